@@ -1,0 +1,1 @@
+"""Reliable message consumption for Python."""

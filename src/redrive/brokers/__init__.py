@@ -1,0 +1,1 @@
+"""Broker adapters. Each knows core only, never another adapter."""

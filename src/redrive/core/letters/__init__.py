@@ -1,0 +1,1 @@
+"""Dead letters: the record, its groups, its review states, and how to select many."""

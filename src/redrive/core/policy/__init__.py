@@ -1,0 +1,1 @@
+"""Policies: when to retry, how failures are classified, how messages flow."""

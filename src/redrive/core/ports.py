@@ -1,0 +1,468 @@
+"""The ports: what the runtime asks of brokers, stores and the clock. These docstrings are the contract.
+
+Rules for every port:
+- Batches in, one answer per element out, in the same order. An empty batch returns [] without I/O.
+- A failure of the whole call raises a `RedriveError` and means: nothing of this batch is known to have happened;
+  repeating it is safe (ids make it idempotent).
+- What moves a delivery names a lease or claim with its fencing token; a stale token changes nothing and is
+  reported as such, never raised.
+- `renew` is a plain blocking function and thread-safe: the lease thread calls it while the loop may be blocked.
+- What an adapter cannot do is a field of its `Features`, never a NotImplementedError.
+- `open` may be called once; `close` twice. Methods may be called from one event loop at a time.
+
+A `Ledger` makes whole decisions durable: it joins broker, claims, letters and jobs. An adapter whose parts share
+one transactional store (the embedded file) brings its own, where each call is one transaction. For all others
+`redrive.runtime.ledger.OrderedLedger` carries a decision out step by step, in an order in which a crash leaves a
+duplicate, never a hole. The pipeline knows only the ledger.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from contextlib import AbstractAsyncContextManager, AbstractContextManager
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from redrive.core.idempotency import ClaimRecord, ClaimRef, ClaimState, Verdict
+from redrive.core.letters.letter import Attempt, Letter, ReviewState
+from redrive.core.letters.selection import Selection
+from redrive.core.message import Message
+from redrive.core.redrive import Item, Job
+from redrive.core.settlement import Settlement
+from redrive.core.units import Millis, UnixMs
+
+
+class Clock(Protocol):
+    """Time as an argument. `now` is wall time for due times and leases; `monotonic` measures durations."""
+
+    def now(self) -> UnixMs: ...
+
+    def monotonic_ms(self) -> float: ...
+
+    async def sleep(self, delay_ms: float) -> None: ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Features:
+    """What a broker can do. `delays`: any delay exactly, or only fixed tiers, or none. `transactions`: the ledger
+    offers `transaction()`. `atomic`: a commit is one transaction (letter, claim and queue move together).
+    """
+
+    name: str
+    durable: bool
+    leases: bool
+    priorities: bool
+    exact_delays: bool
+    counts_starts: bool
+    atomic: bool
+    transactions: bool
+    max_body_bytes: int
+
+
+# ---------------------------------------------------------------------------------------------------- broker
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Outgoing:
+    """One message to publish. `due_at` None or past: at once. `once`: publish only if its (queue, key) has no live
+    record; a record in `dead_lettered` starts a new cycle (systems.md A). `digest` (sha-256 hex of the body) is
+    kept with that record so that another body under the same key is seen as a conflict.
+    """
+
+    queue: str
+    message: Message
+    due_at: UnixMs | None = None
+    once: bool = False
+    digest: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Published:
+    """The broker has the message durably, or (`duplicate`) already had its key and enqueued nothing; `conflict`:
+    the key is known with another digest, nothing enqueued either.
+    """
+
+    duplicate: bool = False
+    conflict: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Lease:
+    """A delivery in hand. `ref` is the adapter's own handle. Stale once `token` is no longer the message's."""
+
+    queue: str
+    ref: Any
+    token: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Received:
+    """One hand-over. `starts`: starts of this copy not handed back, this one included, or None where the broker
+    does not count. `history`: what earlier starts left behind, oldest first; a start that never ended is in it as
+    INTERRUPTED. `position`: the broker's own mark for this copy (see `letter_id`).
+    """
+
+    message: Message
+    lease: Lease
+    lease_until: UnixMs | None
+    starts: int | None
+    position: str
+    redelivered: bool = False
+    history: tuple[Attempt, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Settle:
+    """End one delivery. `entry` is the history entry of the attempt that just ended, kept with the message on a
+    Retry (and on a Requeue, where it tells of an interruption). A `settlement.DeadLetter` removes the message:
+    its letter is already durable.
+    """
+
+    lease: Lease
+    settlement: Settlement
+    entry: Attempt | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Depth:
+    """One queue: `ready` can be handed out now, `scheduled` waits for its due time, `leased` is in hand,
+    `oldest_ready_at` is when the oldest ready one became so.
+    """
+
+    queue: str
+    ready: int
+    scheduled: int
+    leased: int
+    oldest_ready_at: UnixMs | None = None
+
+
+class Broker(Protocol):
+    """Moves messages. Knows nothing of keys, letters or policies."""
+
+    @property
+    def features(self) -> Features: ...
+
+    async def open(self) -> None: ...
+
+    async def close(self) -> None: ...
+
+    async def publish(self, batch: Sequence[Outgoing]) -> list[Published]:
+        """Returns when every message is durable. `once` and `digest` are the ledger's business, ignored here.
+        Within one queue, priority and due time order the hand-over; else first in, first out.
+        """
+        ...
+
+    async def receive(self, queue: str, *, limit: int, lease_ms: Millis, worker: str, wait_ms: Millis) -> list[Received]:
+        """At most `limit` due messages, leased; [] after `wait_ms` without any. Wakes within 5 ms of a publish in
+        this process. A message whose lease ended counts a lost start and is handed out again.
+        """
+        ...
+
+    async def settle(self, batch: Sequence[Settle]) -> list[bool]:
+        """True: settled now. False: the lease was stale, nothing changed. A Requeue gives its start back."""
+        ...
+
+    def renew(self, batch: Sequence[Lease], *, lease_ms: Millis) -> list[bool]:
+        """Leases end `lease_ms` from now; False for those already lost."""
+        ...
+
+    async def depths(self) -> list[Depth]:
+        """All queues known to the broker, by name."""
+        ...
+
+    async def peek(self, queue: str, *, limit: int) -> list[Message]:
+        """Waiting messages in hand-over order; takes nothing, changes no count and no order."""
+        ...
+
+
+# ---------------------------------------------------------------------------------------------------- claims
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ClaimEnd:
+    """How a claim ends: PROCESSED, FAILED, DEAD_LETTERED, or RECEIVED for a release that costs no attempt.
+    `expires_at`: when the record may go (None: keep).
+    """
+
+    ref: ClaimRef
+    state: ClaimState
+    expires_at: UnixMs | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Registration:
+    """A key accepted at a gateway before any consumer saw it (`received`), with the digest of its body."""
+
+    queue: str
+    key: str
+    digest: str | None = None
+    expires_at: UnixMs | None = None
+
+
+class ClaimStore(Protocol):
+    """Who handles (queue, key). Decides as `redrive.core.idempotency.judge`, atomically."""
+
+    async def open(self) -> None: ...
+
+    async def close(self) -> None: ...
+
+    async def register(self, batch: Sequence[Registration]) -> list[Published]:
+        """Insert `received`, or say duplicate / conflict. `dead_lettered` is reopened: a new cycle, not a duplicate."""
+        ...
+
+    async def claim(self, batch: Sequence[tuple[str, str]], *, lease_ms: Millis, owner: str) -> list[Verdict]:
+        """One round trip for the batch of (queue, key). Of several equal keys in one batch the first wins."""
+        ...
+
+    async def finish(self, batch: Sequence[ClaimEnd]) -> list[bool]:
+        """True where the token was current and the record moved (DEAD_LETTERED passes through FAILED)."""
+        ...
+
+    def renew(self, batch: Sequence[ClaimRef], *, lease_ms: Millis) -> list[bool]: ...
+
+    async def get(self, queue: str, key: str) -> ClaimRecord | None:
+        """The record as stored, expired or not."""
+        ...
+
+    async def prune(self, *, limit: int) -> int:
+        """Delete at most `limit` expired records; how many went."""
+        ...
+
+
+# ---------------------------------------------------------------------------------------------------- letters
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LetterSummary:
+    """A letter without its body and history: what a list shows (a page of 50 stays far below 100 kB)."""
+
+    id: str
+    queue: str
+    dead_letter_queue: str
+    message_id: str
+    key: str | None
+    tenant: str | None
+    message_type: str | None
+    reason_code: str
+    reason_text: str
+    error_type: str | None
+    error_code: str | None
+    attempt_count: int
+    fingerprint: str
+    group_title: str
+    state: ReviewState
+    first_failed_at: UnixMs
+    dead_lettered_at: UnixMs
+    expires_at: UnixMs | None
+    redrive_count: int
+    previous: str | None
+    outstanding_job: str | None
+    body_bytes: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Page:
+    """Letters oldest first; `cursor` gets the next page, None at the end. A walk sees every letter that existed
+    at its start exactly once, whatever arrives meanwhile.
+    """
+
+    letters: tuple[LetterSummary, ...]
+    cursor: str | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReviewChange:
+    """Move one letter; recorded in its audit trail with who, when and why. Legal moves: core/letters/review.py."""
+
+    letter_id: str
+    to: ReviewState
+    actor: str
+    at: UnixMs
+    note: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AuditEntry:
+    """One change of one letter."""
+
+    letter_id: str
+    at: UnixMs
+    actor: str
+    action: str
+    note: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LetterStats:
+    """Counts over a selection, largest first within each mapping; `oldest_at` is the oldest open letter's death."""
+
+    total: int
+    by_state: dict[str, int]
+    by_queue: dict[str, int]
+    by_reason: dict[str, int]
+    by_group: dict[str, int]
+    by_tenant: dict[str, int]
+    oldest_at: UnixMs | None
+
+
+class LetterStore(Protocol):
+    """Keeps dead letters."""
+
+    async def open(self) -> None: ...
+
+    async def close(self) -> None: ...
+
+    async def put(self, batch: Sequence[Letter]) -> None:
+        """Idempotent by id: a letter already there stays as it is (its review state is a person's)."""
+        ...
+
+    async def get(self, letter_id: str) -> tuple[Letter, tuple[AuditEntry, ...]] | None: ...
+
+    async def find(self, selection: Selection, *, limit: int, cursor: str | None = None) -> Page: ...
+
+    async def stats(self, selection: Selection, *, top: int = 20) -> LetterStats: ...
+
+    async def review(self, batch: Sequence[ReviewChange]) -> list[str | None]:
+        """None where the move was made and audited; else the reason it was refused (illegal move, no letter)."""
+        ...
+
+    async def prune(self, *, now: UnixMs, limit: int) -> int:
+        """Delete at most `limit` expired letters that are `closed` or `replayed`; open ones never go this way."""
+        ...
+
+
+# ---------------------------------------------------------------------------------------------------- jobs
+
+
+class JobStore(Protocol):
+    """Keeps redrive jobs and their items."""
+
+    async def create(self, job: Job) -> Job:
+        """Store it; with a known `request_key`, return the job that key made before instead."""
+        ...
+
+    async def get(self, job_id: str) -> Job | None: ...
+
+    async def list(self, *, limit: int = 50) -> list[Job]:
+        """Newest first."""
+        ...
+
+    async def acquire(self, job_id: str | None, *, owner: str, lease_ms: Millis) -> Job | None:
+        """Take over this job, or (None) the oldest that is staged or running and nobody holds. The returned job
+        carries the new token and is `running`; None where there is none, it is over, or another holds it.
+        """
+        ...
+
+    async def stage(self, job: Job, *, limit: int) -> Job:
+        """Copy the next at most `limit` selected letters into items, in order of death, marking each with
+        `outstanding_job`. A letter that another job holds, or that `refusal` refuses, becomes a SKIPPED item with
+        the reason. Sets `is_staged` at the end. Letters that died after the job was created are not selected.
+        """
+        ...
+
+    async def items(self, job_id: str, *, state: str | None, limit: int, after: int = -1) -> list[Item]:
+        """By position, above `after`."""
+        ...
+
+    async def save(self, job: Job, *, lease_ms: Millis) -> bool:
+        """Write state, error and a renewed lease if `job.token` is current (else False). A job that ended frees
+        its letters: `outstanding_job` goes from those not sent.
+        """
+        ...
+
+
+# ---------------------------------------------------------------------------------------------------- ledger
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Taken:
+    """A received delivery with the verdict on its key (None: idempotency is off, or the message has no key)."""
+
+    received: Received
+    verdict: Verdict | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class End:
+    """One delivery's decided end. `letter` with `settlement.DeadLetter`, always; `entry` as in `Settle`.
+    `claim_expires_at`: when a terminal record may go. `closes_letter`: the letter a redriven copy came from:
+    closed on Ack, in the same commit.
+    """
+
+    taken: Taken
+    settlement: Settlement
+    entry: Attempt | None = None
+    letter: Letter | None = None
+    claim_expires_at: UnixMs | None = None
+    closes_letter: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Forward:
+    """One redrive item to carry out: send `outgoing`, move the letter to `replayed` (recording `reviewed` by the
+    same actor first if it was `pending`), reopen the claim of (outgoing.queue, key), mark the item SENT.
+    """
+
+    item: Item
+    outgoing: Outgoing
+    actor: str
+    at: UnixMs
+    keep_attempts: bool = False
+
+
+class Transaction(Protocol):
+    """Handler effects and the message's end, together or not at all."""
+
+    def execute(self, sql: str, parameters: Sequence[Any] = (), /) -> Any:
+        """Run one statement in the store's SQL; returns a cursor."""
+        ...
+
+    def publish(self, outgoing: Outgoing) -> None:
+        """Send with the commit, or not at all."""
+        ...
+
+
+class LedgerTransaction(AbstractContextManager[Transaction], AbstractAsyncContextManager[Transaction], Protocol):
+    """`with` in a thread, `async with` on the loop. Leaving it normally checks the fence, settles the delivery as
+    processed and commits; raises `LeaseLostError` after a rollback where the lease has passed on. An exception
+    inside rolls back and passes through.
+    """
+
+
+class Ledger(Protocol):
+    """Makes decisions durable."""
+
+    @property
+    def features(self) -> Features: ...
+
+    async def open(self) -> None: ...
+
+    async def close(self) -> None: ...
+
+    async def publish(self, batch: Sequence[Outgoing]) -> list[Published]: ...
+
+    async def take(
+        self, queue: str, *, limit: int, lease_ms: Millis, worker: str, wait_ms: Millis, claims: bool
+    ) -> list[Taken]:
+        """Receive and claim in one go. `claims` False: verdicts are None."""
+        ...
+
+    async def commit(self, batch: Sequence[End]) -> list[bool]:
+        """Make ends true. False: the lease or claim was stale; nothing of that element happened. Killed in here:
+        before the commit the message is still leased and comes back; after it, all of the end is true.
+        """
+        ...
+
+    def renew(self, batch: Sequence[Taken], *, lease_ms: Millis) -> list[bool]:
+        """Lease and claim together."""
+        ...
+
+    def transaction(self, end: End) -> LedgerTransaction:
+        """For an End with `settlement.ACK`. Raises `UnsupportedError` where `features.transactions` is False."""
+        ...
+
+    async def forward(self, job: Job, batch: Sequence[Forward]) -> list[str | None]:
+        """Carry out redrive items. None: sent (now, or it already was); else why not: the item is then SKIPPED.
+        Raises `QueueNotFoundError` where the target is gone. A stale `job.token` raises `LeaseLostError`.
+        """
+        ...

@@ -1,0 +1,147 @@
+"""The redrive job: its states as a table, its items, and which letter may be sent.
+
+A job is stored before it starts and can be resumed by anyone after a kill at any point:
+
+    staged ─start→ running ─finish→ done
+       │              ├─abort→ aborted      (a person; can be resumed)
+       │              └─break→ failed       (target gone, store away; can be resumed)
+       └─abort→ aborted;  aborted | failed ─start→ running
+
+Authoritative are the items: an item is `sent` only in the same commit that made the copy durable (embedded), or
+after the broker's confirm (elsewhere; a crash between leaves a second copy with the same message id and redrive
+id, whose effect idempotency removes).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import Final
+
+from redrive.core.letters.letter import Letter, ReviewState
+from redrive.core.letters.selection import OPEN_STATES, Selection
+from redrive.core.units import Millis, UnixMs
+
+MAX_REDRIVES: Final = 3
+"""A letter redriven this often already needs `force` (product.md section 4)."""
+
+
+class JobState(StrEnum):
+    """Where a job stands."""
+
+    STAGED = "staged"
+    RUNNING = "running"
+    DONE = "done"
+    ABORTED = "aborted"
+    FAILED = "failed"
+
+
+class JobEvent(StrEnum):
+    """What can happen to a job."""
+
+    START = "start"
+    FINISH = "finish"
+    ABORT = "abort"
+    BREAK = "break"
+
+
+JOB_TRANSITIONS: Final[dict[JobState, dict[JobEvent, JobState]]] = {
+    JobState.STAGED: {JobEvent.START: JobState.RUNNING, JobEvent.ABORT: JobState.ABORTED, JobEvent.BREAK: JobState.FAILED},
+    JobState.RUNNING: {
+        JobEvent.START: JobState.RUNNING,
+        JobEvent.FINISH: JobState.DONE,
+        JobEvent.ABORT: JobState.ABORTED,
+        JobEvent.BREAK: JobState.FAILED,
+    },
+    JobState.DONE: {},
+    JobState.ABORTED: {JobEvent.START: JobState.RUNNING},
+    JobState.FAILED: {JobEvent.START: JobState.RUNNING},
+}
+
+
+class ItemState(StrEnum):
+    """Where one letter of a job stands."""
+
+    PENDING = "pending"
+    SENT = "sent"
+    SKIPPED = "skipped"
+    """Not sent, and why is on the item: closed, over the redrive maximum, held by another job."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JobOptions:
+    """How to send. `limit`: at most so many letters, oldest first. `rate_per_s`: None is as fast as it goes.
+    `keep_attempts`: continue the old count instead of starting at 1. `target_queue`: None is where it came from.
+    `keep_ttl`: keep the message's expiry (default: a redriven copy does not expire by its old deadline).
+    """
+
+    limit: int | None = None
+    rate_per_s: float | None = None
+    keep_attempts: bool = False
+    keep_ttl: bool = False
+    target_queue: str | None = None
+    force: bool = False
+    max_redrives: int = MAX_REDRIVES
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JobCounts:
+    """Items by state; `selected` = pending + sent + skipped once staging is complete."""
+
+    selected: int = 0
+    pending: int = 0
+    sent: int = 0
+    skipped: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Job:
+    """A stored redrive job. `request_key` makes creating it idempotent: the same key returns the same job.
+    `staged_to` is how far the frozen selection has been copied into items, `is_staged` that it is complete.
+    `token` fences: only the runner holding it may move the job.
+    """
+
+    id: str
+    selection: Selection
+    options: JobOptions = field(default_factory=JobOptions)
+    actor: str
+    note: str = ""
+    request_key: str | None = None
+    state: JobState = JobState.STAGED
+    is_staged: bool = False
+    counts: JobCounts = field(default_factory=JobCounts)
+    created_at: UnixMs
+    updated_at: UnixMs
+    error: str | None = None
+    token: int = 0
+    owner: str | None = None
+    lease_until: UnixMs | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Item:
+    """One letter in a job, in order of death (so the order of one key is kept)."""
+
+    job_id: str
+    position: int
+    letter_id: str
+    state: ItemState = ItemState.PENDING
+    why: str | None = None
+
+
+def refusal(letter: Letter, options: JobOptions, *, job_id: str) -> str | None:
+    """Why this letter may not be sent by this job, in words for a person; None where it may."""
+    if letter.state not in OPEN_STATES and not (letter.state is ReviewState.REPLAYED and options.force):
+        return f"it is {letter.state}: restore it first"
+    if letter.outstanding_job not in (None, job_id):
+        return f"it is in progress in job {letter.outstanding_job}"
+    if letter.redrive_count >= options.max_redrives and not options.force:
+        return f"it was redriven {letter.redrive_count} times (maximum {options.max_redrives}): use --force"
+    return None
+
+
+def pace_ms(options: JobOptions, sent: int, elapsed_ms: Millis) -> Millis:
+    """How long to wait before sending the next item so that `rate_per_s` holds from the start of the run."""
+    if options.rate_per_s is None:
+        return 0
+    return max(0, int(sent * 1_000 / options.rate_per_s) - elapsed_ms)

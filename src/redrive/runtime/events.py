@@ -1,0 +1,178 @@
+"""The list of things that happen: name, fields, units. Logs, metrics and traces subscribe to it.
+
+Dashboards and the reference in docs/ rely on this table; a test holds every `emit` to it. Fields are values, never
+formatted into text. What happens per message on the happy path is one event per batch, so that the hot path pays
+for it once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Any, Final, TypeAlias
+
+
+class Level(StrEnum):
+    """How loud an event is in a log."""
+
+    DEBUG = "debug"
+    INFO = "info"
+    WARN = "warn"
+    ERROR = "error"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EventType:
+    """One row of the table: `fields` maps a name to its unit or meaning."""
+
+    level: Level
+    text: str
+    fields: Mapping[str, str]
+
+
+_DELIVERY: Final = {
+    "queue": "consumer queue",
+    "message_id": "id of the message",
+    "key": "idempotency key or None",
+    "tenant": "tenant or None",
+    "trace_id": "trace id or None",
+    "type": "message type or None",
+    "attempt": "1, 2, …",
+    "max_attempts": "attempts allowed",
+}
+_FAILURE: Final = {
+    "error_code": "machine code of the failure",
+    "error_type": "class of the exception or None",
+    "error_text": "text, cut",
+    "is_retryable": "whether the failure is transient",
+    "duration_ms": "time in the handler",
+}
+
+EVENTS: Final[Mapping[str, EventType]] = {
+    "message.published": EventType(
+        level=Level.DEBUG, text="Messages published", fields={"queue": "target queue", "count": "messages"}
+    ),
+    "deliveries.taken": EventType(
+        level=Level.DEBUG, text="Deliveries taken", fields={"queue": "consumer queue", "count": "deliveries"}
+    ),
+    "deliveries.processed": EventType(
+        level=Level.DEBUG,
+        text="Deliveries processed",
+        fields={"queue": "consumer queue", "durations_ms": "time in the handler, one number per delivery",
+                "attempts": "attempt number of each, same order"},
+    ),
+    "delivery.retry_scheduled": EventType(
+        level=Level.WARN,
+        text="Job failed, scheduling retry",
+        fields={**_DELIVERY, **_FAILURE, "delay_ms": "until the next attempt", "due_at": "unix ms of the next attempt"},
+    ),
+    "delivery.dead_lettered": EventType(
+        level=Level.ERROR,
+        text="Message dead-lettered",
+        fields={**_DELIVERY, **_FAILURE, "letter_id": "the dead letter", "dead_letter_queue": "where people look",
+                "reason_code": "machine code", "reason_text": "for a person"},
+    ),
+    "delivery.requeued": EventType(
+        level=Level.INFO,
+        text="Delivery handed back",
+        fields={**_DELIVERY, "reason_code": "why", "due_at": "unix ms"},
+    ),
+    "delivery.duplicate": EventType(
+        level=Level.INFO, text="Duplicate skipped", fields={"queue": "consumer queue", "message_id": "id", "key": "key"}
+    ),
+    "delivery.interrupted": EventType(
+        level=Level.WARN, text="An earlier start never ended", fields={**_DELIVERY, "worker": "who had it"}
+    ),
+    "delivery.lease_lost": EventType(
+        level=Level.ERROR, text="Lease lost, result refused", fields={"queue": "consumer queue", "message_id": "id"}
+    ),
+    "delivery.timed_out": EventType(
+        level=Level.WARN, text="Handler over its time limit",
+        fields={"queue": "consumer queue", "message_id": "id", "timeout_ms": "the limit"},
+    ),
+    "breaker.changed": EventType(
+        level=Level.WARN, text="Breaker changed",
+        fields={"queue": "consumer queue", "state": "closed, open or half_open", "until": "unix ms of the next probe or None"},
+    ),
+    "consumer.paused": EventType(
+        level=Level.ERROR, text="Consuming paused: the broker or store is not available",
+        fields={"queue": "consumer queue", "error_code": "code of the RedriveError", "error_text": "text",
+                "delay_ms": "until the next try"},
+    ),
+    "consumer.resumed": EventType(level=Level.INFO, text="Consuming resumed", fields={"queue": "consumer queue"}),
+    "worker.started": EventType(
+        level=Level.INFO, text="Worker started", fields={"worker": "name", "queues": "list", "pid": "process id"}
+    ),
+    "worker.draining": EventType(
+        level=Level.INFO, text="Worker draining", fields={"worker": "name", "in_hand": "deliveries", "grace_ms": "limit"}
+    ),
+    "worker.stopped": EventType(
+        level=Level.INFO, text="Worker stopped", fields={"worker": "name", "handed_back": "deliveries"}
+    ),
+    "process.exited": EventType(
+        level=Level.ERROR, text="Worker process died, starting another",
+        fields={"pid": "process id", "exit_code": "code, negative for a signal", "delay_ms": "until the restart"},
+    ),
+    "ingest.accepted": EventType(
+        level=Level.INFO, text="Webhook accepted",
+        fields={"source": "source", "key": "idempotency key", "trace_id": "trace id", "duplicate": "bool",
+                "secret_index": "which secret matched", "body_bytes": "size"},
+    ),
+    "ingest.refused": EventType(
+        level=Level.WARN, text="Webhook refused",
+        fields={"source": "source", "status": "HTTP status", "error_code": "problem type", "trace_id": "trace id or None"},
+    ),
+    "redrive.job_changed": EventType(
+        level=Level.INFO, text="Redrive job changed",
+        fields={"job_id": "job", "state": "job state", "sent": "items", "skipped": "items", "pending": "items",
+                "error_text": "why it failed or None", "actor": "who"},
+    ),
+    "letter.reviewed": EventType(
+        level=Level.INFO, text="Letter reviewed",
+        fields={"letter_id": "letter", "to": "review state", "actor": "who", "note": "why"},
+    ),
+    "upkeep.pruned": EventType(
+        level=Level.INFO, text="Expired records pruned", fields={"what": "claims or letters", "count": "records"}
+    ),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Event:
+    """One thing that happened."""
+
+    name: str
+    fields: Mapping[str, Any]
+
+    @property
+    def type(self) -> EventType:
+        """Its row in the table."""
+        return EVENTS[self.name]
+
+
+Subscriber: TypeAlias = Callable[[Event], None]
+
+
+class Events:
+    """Hands every event to every subscriber, at once, in the caller's thread. A subscriber must not block; one
+    that raises is dropped from that event only (a broken log must not end a delivery).
+    """
+
+    def __init__(self) -> None:
+        self._subscribers: tuple[Subscriber, ...] = ()
+
+    def subscribe(self, subscriber: Subscriber) -> None:
+        """Add a subscriber; it sees events from now on."""
+        self._subscribers = (*self._subscribers, subscriber)
+
+    def emit(self, name: str, **fields: Any) -> None:
+        """Tell everyone. `name` and the fields are a row of `EVENTS`."""
+        if not self._subscribers:
+            return
+        event = Event(name, fields)
+        for subscriber in self._subscribers:
+            try:
+                subscriber(event)
+            except Exception:  # noqa: BLE001, S110, PERF203 - see the class docstring
+                pass
