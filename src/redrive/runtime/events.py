@@ -3,6 +3,13 @@
 Dashboards and the reference in docs/ rely on this table; a test holds every `emit` to it. Fields are values, never
 formatted into text. What happens per message on the happy path is one event per batch, so that the hot path pays
 for it once.
+
+The books balance: every delivery counted in `deliveries.taken` ends in exactly one of `ENDS`, so that at any moment
+
+    taken = processed + retry_scheduled + dead_lettered + requeued + duplicate + lease_lost + in flight
+
+`delivery.interrupted` and `delivery.timed_out` say something about a delivery and are no end of one. What a kill
+leaves unended is told by the next hand-over of that message (`delivery.interrupted`).
 """
 
 from __future__ import annotations
@@ -60,7 +67,8 @@ EVENTS: Final[Mapping[str, EventType]] = {
         level=Level.DEBUG,
         text="Deliveries processed",
         fields={"queue": "consumer queue", "durations_ms": "time in the handler, one number per delivery",
-                "attempts": "attempt number of each, same order"},
+                "attempts": "attempt number of each, same order",
+                "tenants": "tenant or None of each, same order"},
     ),
     "delivery.retry_scheduled": EventType(
         level=Level.WARN,
@@ -128,6 +136,14 @@ EVENTS: Final[Mapping[str, EventType]] = {
         fields={"job_id": "job", "state": "job state", "sent": "items", "skipped": "items", "pending": "items",
                 "error_text": "why it failed or None", "actor": "who"},
     ),
+    "redrive.sent": EventType(
+        level=Level.DEBUG, text="Letters redriven", fields={"job_id": "job", "count": "letters sent in this batch"}
+    ),
+    "redrive.came_back": EventType(
+        level=Level.WARN, text="Redriven messages came back",
+        fields={"job_id": "job", "sent": "letters sent in the last minute",
+                "came_back": "of those, dead again", "percent": "of sent, rounded"},
+    ),
     "letter.reviewed": EventType(
         level=Level.INFO, text="Letter reviewed",
         fields={"letter_id": "letter", "to": "review state", "actor": "who", "note": "why"},
@@ -136,6 +152,17 @@ EVENTS: Final[Mapping[str, EventType]] = {
         level=Level.INFO, text="Expired records pruned", fields={"what": "claims or letters", "count": "records"}
     ),
 }
+
+
+ENDS: Final[Mapping[str, str]] = {
+    "deliveries.processed": "processed",
+    "delivery.retry_scheduled": "retried",
+    "delivery.dead_lettered": "dead_lettered",
+    "delivery.requeued": "requeued",
+    "delivery.duplicate": "duplicate",
+    "delivery.lease_lost": "lease_lost",
+}
+"""Event that ends a delivery, and the word the metrics use for that end."""
 
 
 @dataclass(frozen=True, slots=True)
