@@ -1,0 +1,1 @@
+"""Pytest plugin: fixtures for tests of consumers."""

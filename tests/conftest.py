@@ -1,0 +1,37 @@
+"""What every test relies on: the Hypothesis profiles, and that `make test` tests the wheel, not the sources."""
+
+from __future__ import annotations
+
+import os
+from datetime import timedelta
+from pathlib import Path
+
+import pytest
+from hypothesis import HealthCheck, settings
+
+import redrive
+
+ROOT = Path(__file__).resolve().parent.parent
+
+# Deadlines measure the machine, not the rule: two busy cores would fail them. `ci` repeats the same examples every
+# time, so that a red run can be run again; `campaign` looks for new ones.
+_COMMON = {"deadline": None, "suppress_health_check": [HealthCheck.too_slow], "print_blob": True}
+settings.register_profile("dev", max_examples=50, **_COMMON)
+settings.register_profile("ci", max_examples=100, derandomize=True, **_COMMON)
+settings.register_profile("campaign", max_examples=10_000, **_COMMON)
+settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "dev"))
+
+PATIENCE = timedelta(seconds=60)
+"""How long a test waits for an event that must come. Only a failing test ever waits this long."""
+
+
+def pytest_sessionstart() -> None:
+    """Under `make test` refuse to run against the source tree: what users get is the wheel."""
+    if os.environ.get("REDRIVE_TEST_WHEEL") and Path(redrive.__file__).is_relative_to(ROOT / "src"):
+        pytest.exit(f"redrive was imported from {redrive.__file__}, not from the installed wheel", returncode=4)
+
+
+@pytest.fixture(scope="session")
+def root() -> Path:
+    """The repository's root, where `examples`, `bench` and `campaign` are importable from."""
+    return ROOT
