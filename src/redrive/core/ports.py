@@ -364,9 +364,17 @@ class JobStore(Protocol):
         """By position, above `after`."""
         ...
 
+    async def record(self, job: Job, batch: Sequence[Item]) -> bool:
+        """Write state and reason of these items, and the counts with them, if `job.token` is current (else False,
+        nothing written). Only a PENDING item moves; it then frees its letter: `outstanding_job` goes. What a ledger
+        calls once the copies are durable; a ledger that is one transaction does the same within it.
+        """
+        ...
+
     async def save(self, job: Job, *, lease_ms: Millis) -> bool:
         """Write state, error and a renewed lease if `job.token` is current (else False). A job that ended frees
-        its letters: `outstanding_job` goes from those not sent.
+        its letters: `outstanding_job` goes from those not sent; and its runner: a job ended by somebody else (a
+        person's abort, saved with the token `get` shows) makes the runner's next `save` False.
         """
         ...
 
