@@ -349,7 +349,8 @@ class JobStore(Protocol):
 
     async def acquire(self, job_id: str | None, *, owner: str, lease_ms: Millis) -> Job | None:
         """Take over this job, or (None) the oldest that is staged or running and nobody holds. The returned job
-        carries the new token and is `running`; None where there is none, it is over, or another holds it.
+        carries the new token and is `running`; None where there is none, it is done, or another holds it. A job
+        named by id may be aborted or failed: that is a resume, and its pending items are held again.
         """
         ...
 
@@ -471,6 +472,7 @@ class Ledger(Protocol):
 
     async def forward(self, job: Job, batch: Sequence[Forward]) -> list[str | None]:
         """Carry out redrive items. None: sent (now, or it already was); else why not: the item is then SKIPPED.
+        What `refusal` says of the letter now counts, not what it said when the item was staged (a resume).
         Raises `QueueNotFoundError` where the target is gone. A stale `job.token` raises `LeaseLostError`.
         """
         ...
