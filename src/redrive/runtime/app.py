@@ -1,0 +1,368 @@
+"""Redrive: the app. It registers consumers, publishes, and is the only module that turns a URL into an adapter.
+
+    app = Redrive("orders", broker="sqlite:///orders.db")
+
+    @app.consumer("orders.created")
+    async def charge(order: dict) -> None: ...
+
+Nothing is opened when a module with an app is imported; `async with app` (or `open` and `close`) does it.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, Final, TypeVar
+from urllib.parse import unquote, urlsplit
+
+from redrive.core.message import Headers
+from redrive.core.ports import Clock, Outgoing, Published
+from redrive.core.units import Duration
+from redrive.errors import ConfigurationError, MissingExtraError
+from redrive.runtime.backend import Backend
+from redrive.runtime.clock import SystemClock
+from redrive.runtime.consumer import DEFAULT, Consumer, make_consumer
+from redrive.runtime.events import Events
+from redrive.runtime.outgoing import make_outgoing
+from redrive.runtime.settings import Settings, load_settings
+
+if TYPE_CHECKING:
+    from redrive.runtime.worker import Worker
+
+Handler = TypeVar("Handler", bound=Callable[..., Any])
+AsgiApp = Callable[[Any, Any, Any], Awaitable[None]]
+
+MAX_PUBLISH_BATCH: Final = 1_000
+"""Messages handed to the broker in one call; `publish_many` makes several calls of a longer list."""
+
+
+class Redrive:
+    """An app: a name, a broker, consumers, and what is mounted beside them.
+
+    `name` is the `system` on every dead letter. `broker` is a URL: `sqlite:///relative.db`, `sqlite:////absolute.db`
+    or `memory://`; None takes the setting `broker`. `settings` replaces what the environment and `redrive.toml`
+    say; a mapping of settings is laid over them. Raises `ConfigurationError` for a setting nobody knows.
+
+    >>> app = Redrive("orders", broker="memory://")
+    >>> @app.consumer("orders.created")
+    ... async def charge(order: dict) -> None: ...
+    >>> sorted(app.consumers)
+    ['orders.created']
+    """
+
+    def __init__(
+        self,
+        name: str,
+        broker: str | None = None,
+        *,
+        settings: Settings | Mapping[str, Any] | None = None,
+        clock: Clock | None = None,
+    ) -> None:
+        if not name.strip():
+            raise ConfigurationError("An app needs a name; it stands on every dead letter.")
+        self.name = name
+        self.settings = _settings(settings, broker)
+        self.clock: Clock = SystemClock() if clock is None else clock
+        self.events = Events()
+        self._consumers: dict[str, Consumer] = {}
+        self._mounts: dict[str, AsgiApp] = {}
+        self._backend: Backend | None = None
+        self._opened = 0
+
+    # ------------------------------------------------------------------------------------------- registering
+
+    def consumer(
+        self,
+        queue: str,
+        *,
+        retry: Any = None,
+        concurrency: int | None = None,
+        process: bool = False,
+        timeout: Duration | None = None,
+        lease: Duration = "30s",
+        rate: str | float | None = None,
+        breaker: Any = DEFAULT,
+        idempotency: bool = True,
+        idempotency_ttl: Duration = "7d",
+        dead_letter_queue: str | None = None,
+        letter_ttl: Duration | None = "90d",
+        message_ttl: Duration | None = None,
+        http_status: bool = False,
+        rules: Sequence[Any] = (),
+        attempt_field: str | None = None,
+        codes: Mapping[str, str] | None = None,
+    ) -> Callable[[Handler], Handler]:
+        """Register the decorated function as the handler of `queue`; the function itself stays as it is.
+
+        `retry`: how often and how far apart (None: `Retry()`). `concurrency`: handlers at once in one process.
+        `process`: run a plain function in a process of its own, where it can be killed. `timeout`: one attempt's
+        limit. `lease`: how long a silent worker keeps a message; renewed while the handler runs. `rate`: starts per
+        time, "100/min" or a number per second. `breaker`: pause on consecutive transient failures; None is off.
+        `idempotency_ttl`: how long a processed key is remembered. `letter_ttl`: when a closed letter may go.
+        `message_ttl`: messages older than this are dead-lettered as EXPIRED. `http_status`: the handler returns a
+        status. `rules`: your own classification, asked first. `attempt_field`: a top-level JSON field that always
+        shows the true attempt. `codes`: your reason codes for ours.
+
+        Raises `ConfigurationError` naming the argument; nothing is consumed then.
+        """
+
+        def register(handler: Handler) -> Handler:
+            if queue in self._consumers:
+                raise ConfigurationError(f'The queue "{queue}" has a consumer already.')
+            self._consumers[queue] = make_consumer(
+                queue,
+                handler,
+                self.settings,
+                retry=retry,
+                concurrency=concurrency,
+                process=process,
+                timeout=timeout,
+                lease=lease,
+                rate=rate,
+                breaker=breaker,
+                idempotency=idempotency,
+                idempotency_ttl=idempotency_ttl,
+                dead_letter_queue=dead_letter_queue,
+                letter_ttl=letter_ttl,
+                message_ttl=message_ttl,
+                http_status=http_status,
+                rules=rules,
+                attempt_field=attempt_field,
+                codes=codes,
+            )
+            return handler
+
+        return register
+
+    @property
+    def consumers(self) -> Mapping[str, Consumer]:
+        """Registered consumers by queue."""
+        return self._consumers
+
+    def mount(self, path: str, asgi_app: AsgiApp) -> None:
+        """Serve `asgi_app` under `path` wherever this app is served (`redrive up`, `redrive serve`)."""
+        clean = "/" + path.strip("/")
+        if clean in self._mounts:
+            raise ConfigurationError(f'Something is mounted on "{clean}" already.')
+        self._mounts[clean] = asgi_app
+
+    @property
+    def mounts(self) -> Mapping[str, AsgiApp]:
+        """What is mounted, by path."""
+        return self._mounts
+
+    # ------------------------------------------------------------------------------------------- life
+
+    @property
+    def backend(self) -> Backend:
+        """The opened adapters. Raises `ConfigurationError` before `open`."""
+        if self._backend is None:
+            raise ConfigurationError(f'The app "{self.name}" is not open.', hint='Use "async with app:".')
+        return self._backend
+
+    @property
+    def is_open(self) -> bool:
+        """Whether the backend is there."""
+        return self._backend is not None
+
+    async def open(self) -> None:
+        """Connect to the broker and its stores. Opened twice, it closes with the second `close`.
+
+        Raises `BrokerUnavailableError`, `StorageCorruptError`, `SchemaTooNewError`, or `MissingExtraError`.
+        """
+        if self._backend is None:
+            backend = open_backend(self.settings.broker, clock=self.clock, settings=self.settings)
+            await backend.open()
+            self._backend = backend
+        self._opened += 1
+
+    async def close(self) -> None:
+        """Give the connection back."""
+        self._opened = max(0, self._opened - 1)
+        if self._opened == 0 and self._backend is not None:
+            backend, self._backend = self._backend, None
+            await backend.close()
+
+    async def __aenter__(self) -> Redrive:
+        await self.open()
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.close()
+
+    # ------------------------------------------------------------------------------------------- publishing
+
+    async def publish(
+        self,
+        queue: str,
+        payload: Any,
+        *,
+        delay: Duration | None = None,
+        tenant: str | None = None,
+        idempotency_key: str | None = None,
+        priority: int | None = None,
+        headers: Headers | None = None,
+        type: str | None = None,  # noqa: A002 - the message property's own name
+        ttl: Duration | None = None,
+        message_id: str | None = None,
+        content_type: str | None = None,
+        trace_id: str | None = None,
+        once: bool = False,
+        digest: str | None = None,
+        **properties: Any,
+    ) -> Published:
+        """Send one message; returns when the broker has it durably.
+
+        `payload`: bytes go as they are, text as UTF-8, anything else as JSON. `delay`: not handed out before.
+        `idempotency_key`: handled once per consumer queue (None: `message_id`; neither: no idempotency).
+        `priority`: 1 is the most urgent. `ttl`: dead-lettered as EXPIRED when older. `once`: send only if the key is
+        not known to the queue; the answer then says `duplicate`. `properties`: correlation_id, reply_to, … as in
+        AMQP 0-9-1.
+
+        Raises `InvalidMessageError` (nothing was sent) and `BrokerUnavailableError` (repeat it with the same
+        `message_id`; a second copy is harmless).
+        """
+        outgoing = make_outgoing(
+            queue,
+            payload,
+            self.clock.now(),
+            max_body_bytes=self.settings.max_body_bytes,
+            delay=delay,
+            tenant=tenant,
+            idempotency_key=idempotency_key,
+            priority=priority,
+            headers=headers,
+            type=type,
+            ttl=ttl,
+            message_id=message_id,
+            content_type=content_type,
+            trace_id=trace_id,
+            once=once,
+            digest=digest,
+            **properties,
+        )
+        return (await self.publish_outgoing([outgoing]))[0]
+
+    async def publish_many(self, queue: str, messages: Sequence[Any], **common: Any) -> list[Published]:
+        """Send many at once, which is much faster than one by one; one answer per message, same order.
+
+        Each message is a payload, or a pair (payload, mapping of `publish` arguments for this one). `common` holds
+        for all. On an error, whole batches of 1 000 before it are sent; repeat with the same `message_id`s.
+        """
+        now = self.clock.now()
+        batch = [
+            make_outgoing(queue, payload, now, max_body_bytes=self.settings.max_body_bytes, **{**common, **own})
+            for payload, own in map(_payload_and_arguments, messages)
+        ]
+        return await self.publish_outgoing(batch)
+
+    async def publish_outgoing(self, batch: Sequence[Outgoing]) -> list[Published]:
+        """Send messages that are made already."""
+        answers: list[Published] = []
+        for start in range(0, len(batch), MAX_PUBLISH_BATCH):
+            part = batch[start : start + MAX_PUBLISH_BATCH]
+            answers += await self.backend.ledger.publish(part)
+            for queue in dict.fromkeys(outgoing.queue for outgoing in part):
+                self.events.emit("message.published", queue=queue, count=sum(o.queue == queue for o in part))
+        return answers
+
+    # ------------------------------------------------------------------------------------------- consuming
+
+    def worker(
+        self, queues: Sequence[str] | None = None, *, name: str | None = None, owns_process: bool = False
+    ) -> Worker:
+        """A worker for these queues (None: all). `owns_process`: the process ends when the worker does, so handlers in
+        threads that outlive the grace period can be handed back.
+
+        Raises `ConfigurationError` for a queue without a consumer.
+        """
+        from redrive.runtime.worker import Worker  # noqa: PLC0415 - publishing needs no worker
+
+        return Worker(self, queues, name=name, owns_process=owns_process)
+
+
+def open_backend(url: str, *, clock: Clock, settings: Settings) -> Backend:
+    """The adapters behind a URL, not yet opened.
+
+    Raises `ConfigurationError` for a scheme nobody knows and `MissingExtraError` where a driver is not installed.
+    """
+    scheme = urlsplit(url).scheme
+    maker = _BACKENDS.get(scheme)
+    if maker is None:
+        known = ", ".join(f"{name}://" for name in _BACKENDS)
+        raise ConfigurationError(f'No broker speaks "{scheme}://" in "{masked(url)}".', hint=f"Known: {known}.")
+    try:
+        return maker(url, clock, settings)
+    except ModuleNotFoundError as error:
+        if error.name is None or error.name.split(".")[0] == "redrive":
+            raise
+        hint = f'Run: pip install "redrive[{_EXTRAS.get(scheme, scheme)}]"'
+        raise MissingExtraError(f'The driver "{error.name}" for {scheme}:// is not installed.', hint=hint) from error
+
+
+def masked(url: str) -> str:
+    """The URL with its password hidden, for logs and messages."""
+    parts = urlsplit(url)
+    if parts.password is None:
+        return url
+    host = parts.netloc.rpartition("@")[2]
+    return parts._replace(netloc=f"{parts.username or ''}:***@{host}").geturl()
+
+
+def _sqlite(url: str, clock: Clock, settings: Settings) -> Backend:
+    from redrive.sqlite import SqliteFile, SqliteLedger  # noqa: PLC0415 - loaded only where used
+    from redrive.brokers.sqlite import SqliteBroker  # noqa: PLC0415
+    from redrive.stores.sqlite import SqliteClaimStore, SqliteJobStore, SqliteLetterStore  # noqa: PLC0415
+
+    file = SqliteFile(
+        sqlite_path(url), clock=clock, durability=settings.durability, lock_timeout_ms=settings.lock_timeout_ms
+    )
+    return Backend(
+        url=url,
+        ledger=SqliteLedger(file),
+        broker=SqliteBroker(file),
+        claims=SqliteClaimStore(file),
+        letters=SqliteLetterStore(file),
+        jobs=SqliteJobStore(file),
+    )
+
+
+def sqlite_path(url: str) -> str:
+    """The file a sqlite URL names: three slashes are relative, four absolute."""
+    parts = urlsplit(url)
+    path = unquote(parts.path.removeprefix("/"))
+    if parts.netloc or not path:
+        raise ConfigurationError(
+            f'"{url}" names no file.', hint='Write "sqlite:///relative.db" or "sqlite:////absolute/path.db".'
+        )
+    return path
+
+
+def _memory(url: str, clock: Clock, settings: Settings) -> Backend:
+    from redrive.brokers.memory import MemoryBroker  # noqa: PLC0415 - loaded only where used
+    from redrive.runtime.ledger import OrderedLedger  # noqa: PLC0415
+    from redrive.stores.memory import MemoryClaimStore, MemoryJobStore, MemoryLetterStore  # noqa: PLC0415
+
+    broker, claims, letters = MemoryBroker(clock=clock), MemoryClaimStore(clock=clock), MemoryLetterStore(clock=clock)
+    jobs = MemoryJobStore(letters, clock=clock)
+    ledger = OrderedLedger(broker, claims, letters, jobs, clock)
+    return Backend(url=url, ledger=ledger, broker=broker, claims=claims, letters=letters, jobs=jobs)
+
+
+_BACKENDS: Final[dict[str, Callable[[str, Clock, Settings], Backend]]] = {"sqlite": _sqlite, "memory": _memory}
+_EXTRAS: Final = {"amqp": "rabbitmq", "amqps": "rabbitmq", "redis": "redis", "rediss": "redis"}
+
+
+def _settings(settings: Settings | Mapping[str, Any] | None, broker: str | None) -> Settings:
+    if not isinstance(settings, Settings):
+        return load_settings({**(settings or {}), "broker": broker})
+    return settings if broker is None else dataclasses.replace(settings, broker=broker)
+
+
+def _payload_and_arguments(item: Any) -> tuple[Any, Mapping[str, Any]]:
+    if isinstance(item, tuple) and len(item) == 2 and isinstance(item[1], Mapping):  # noqa: PLR2004 - a pair
+        return item
+    return item, {}

@@ -1,0 +1,38 @@
+"""Backend: the adapters of one app, joined behind the ports. Made by `redrive.runtime.app.open_backend` only."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+from redrive.core.ports import Broker, ClaimStore, Features, JobStore, Ledger, LetterStore
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Backend:
+    """What stands behind one URL. `url` has its credentials masked. The ledger opens and closes the others.
+
+    `backup`: copies everything into a new file while others go on working; None where the adapter has no such copy.
+    """
+
+    url: str
+    ledger: Ledger
+    broker: Broker
+    claims: ClaimStore
+    letters: LetterStore
+    jobs: JobStore
+    backup: Callable[[Path], Awaitable[None]] | None = None
+
+    @property
+    def features(self) -> Features:
+        """What the broker can do."""
+        return self.ledger.features
+
+    async def open(self) -> None:
+        """Connect. Raises `BrokerUnavailableError`, `StorageCorruptError` or `SchemaTooNewError`."""
+        await self.ledger.open()
+
+    async def close(self) -> None:
+        """Give everything back; may be called twice."""
+        await self.ledger.close()

@@ -1,0 +1,101 @@
+"""From what a user publishes to the message the broker keeps."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from typing import Any, Final
+
+import msgspec
+
+from redrive.core import message as messages
+from redrive.core.message import NO_HEADERS, NO_PROPERTIES, Headers, Message, Properties
+from redrive.core.ports import Outgoing
+from redrive.core.units import Duration, UnixMs, duration_ms
+from redrive.errors import InvalidMessageError
+
+JSON_TYPE: Final = "application/json"
+TEXT_TYPE: Final = "text/plain; charset=utf-8"
+
+_encode_json: Final = msgspec.json.Encoder().encode
+_PROPERTY_NAMES: Final = frozenset(Properties.__dataclass_fields__)
+
+
+def make_outgoing(
+    queue: str,
+    payload: Any,
+    now: UnixMs,
+    *,
+    max_body_bytes: int,
+    delay: Duration | None = None,
+    tenant: str | None = None,
+    idempotency_key: str | None = None,
+    priority: int | None = None,
+    headers: Headers | None = None,
+    type: str | None = None,  # noqa: A002 - the message property's own name
+    ttl: Duration | None = None,
+    message_id: str | None = None,
+    content_type: str | None = None,
+    trace_id: str | None = None,
+    once: bool = False,
+    digest: str | None = None,
+    **properties: Any,
+) -> Outgoing:
+    """The arguments of `Redrive.publish` as a message ready to send. Raises `InvalidMessageError`; nothing is sent."""
+    if not queue:
+        raise InvalidMessageError("A message needs a queue to go to. Nothing was sent.")
+    body, found_type = encode(payload)
+    if len(body) > max_body_bytes:
+        raise InvalidMessageError(
+            f'The body for "{queue}" has {len(body)} bytes, more than max_body_bytes ({max_body_bytes}). Not sent.'
+        )
+    message = Message(
+        id=new_message_id(now) if message_id is None or not message_id.strip() else message_id,
+        body=body,
+        content_type=found_type if content_type is None else content_type,
+        key=_key(idempotency_key, message_id),
+        tenant=tenant,
+        priority=priority,
+        published_at=now,
+        expires_at=None if ttl is None else now + duration_ms(ttl, field="ttl"),
+        headers=NO_HEADERS if not headers else headers,
+        properties=_properties({**properties, "type": type, "trace_id": trace_id}),
+    )
+    due_at = None if delay is None else now + duration_ms(delay, field="delay")
+    return Outgoing(queue=queue, message=message, due_at=due_at, once=once, digest=digest)
+
+
+def encode(payload: Any) -> tuple[bytes, str | None]:
+    """A payload as bytes and its content type: bytes as they are, text as UTF-8, a pydantic model by its own JSON,
+    anything else by msgspec. Raises `InvalidMessageError` for what has no JSON form.
+    """
+    if isinstance(payload, bytes | bytearray | memoryview):
+        return bytes(payload), None
+    try:
+        if isinstance(payload, str):
+            return payload.encode(), TEXT_TYPE
+        dump = getattr(payload, "model_dump_json", None)
+        if dump is not None:
+            return dump().encode(), JSON_TYPE
+        return _encode_json(payload), JSON_TYPE
+    except (TypeError, ValueError, RecursionError, msgspec.MsgspecError) as error:
+        raise InvalidMessageError(f"A {payload.__class__.__name__} cannot be sent: {error}. Nothing was sent.") from error
+
+
+def new_message_id(now: UnixMs) -> str:
+    """An id nobody else makes; ids of one millisecond sort beside each other."""
+    return f"{now:012x}{os.urandom(10).hex()}"
+
+
+def _key(key: str | None, message_id: str | None) -> str | None:
+    return messages.idempotency_key(key, message_id)
+
+
+def _properties(given: Mapping[str, Any]) -> Properties:
+    values = {name: value for name, value in given.items() if value is not None}
+    if not values:
+        return NO_PROPERTIES
+    unknown = values.keys() - _PROPERTY_NAMES
+    if unknown:
+        raise InvalidMessageError(f"A message has no property {sorted(unknown)[0]!r}. Nothing was sent.")
+    return Properties(**values)
