@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 from bench import work
 
@@ -115,7 +115,7 @@ def in_a_process(contender: Contender, *, folder: Path, messages: int) -> Run:
     return Run(**answer)
 
 
-def python(module: str, *arguments: str) -> dict[str, object]:
+def python(module: str, *arguments: str) -> dict[str, Any]:
     """Run a module of this package, returning the JSON object on the last line it prints."""
     done = subprocess.run(
         [sys.executable, "-m", module, *arguments],
@@ -127,7 +127,7 @@ def python(module: str, *arguments: str) -> dict[str, object]:
     )
     if done.returncode != 0:
         raise RuntimeError(f"{module} {' '.join(arguments)} ended with {done.returncode}:\n{done.stdout}{done.stderr}")
-    answer: dict[str, object] = json.loads(done.stdout.strip().splitlines()[-1])
+    answer: dict[str, Any] = json.loads(done.stdout.strip().splitlines()[-1])
     return answer
 
 
