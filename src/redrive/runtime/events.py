@@ -131,6 +131,16 @@ EVENTS: Final[Mapping[str, EventType]] = {
         level=Level.WARN, text="Webhook refused",
         fields={"source": "source", "status": "HTTP status", "error_code": "problem type", "trace_id": "trace id or None"},
     ),
+    "ingest.conflict": EventType(
+        level=Level.ERROR, text="Known key came with another body, refused",
+        fields={"source": "source", "key": "idempotency key", "trace_id": "trace id"},
+    ),
+    "ingest.sources_changed": EventType(
+        level=Level.INFO, text="Webhook sources and secrets replaced", fields={"sources": "names, sorted"}
+    ),
+    "ingest.sources_refused": EventType(
+        level=Level.ERROR, text="New webhook secrets refused, the old ones stand", fields={"error_text": "why"}
+    ),
     "redrive.job_changed": EventType(
         level=Level.INFO, text="Redrive job changed",
         fields={"job_id": "job", "state": "job state", "sent": "items", "skipped": "items", "pending": "items",
