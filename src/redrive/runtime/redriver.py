@@ -1,0 +1,267 @@
+"""Carries out redrive jobs: stage a chunk, send its items in bounded batches, at the wanted pace, until done.
+
+Authoritative are the job and its items in the store. A runner holds a job by a lease with a fencing token and may be
+killed at any point:
+
+- while staging: the chunk is one commit, the next runner stages on from `staged_to`;
+- while sending: on the embedded broker copy, item and letter move in one commit; elsewhere a copy may be sent again
+  after a kill between the confirm and its record, under the same message id and redrive id, and has no second effect;
+- between batches: the lease ends, and whoever asks next (a worker's upkeep, `redrive dlq resume`) takes the job over.
+
+A person's abort is seen before every batch and at least every `CHECK_MS` while pacing. A letter that dies again while
+the job runs is a new letter, died after the job was created, and is never part of it (cases.md RD-06).
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from typing import Final, TypeAlias
+
+from redrive.core.letters.redriven import redriven_message
+from redrive.core.letters.selection import Selection
+from redrive.core.ports import Clock, Forward, Outgoing
+from redrive.core.redrive import JOB_TRANSITIONS, Item, ItemState, Job, JobCounts, JobEvent, JobState, pace_ms
+from redrive.core.units import Millis
+from redrive.errors import BrokerUnavailableError, LeaseLostError, QueueNotFoundError
+from redrive.runtime.backend import Backend
+from redrive.runtime.events import Events
+
+STAGE_CHUNK: Final = 500
+SEND_BATCH: Final = 100
+LEASE_MS: Final[Millis] = 30_000
+CHECK_MS: Final[Millis] = 500
+"""A paced job looks for an abort this often; a person's stop holds within two seconds (cases.md BR-04)."""
+STORE_TRIES: Final = 3
+STORE_PAUSE_MS: Final[Millis] = 500
+RETURN_WINDOW_MS: Final[Millis] = 60_000
+MAX_RETURNS_LOOKED_AT: Final = 10_000
+PAGE: Final = 500
+
+OnProgress: TypeAlias = Callable[[Job], None]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Returned:
+    """Of the letters a job sent, how many died again within the last minute. `percent` is of `sent`, rounded."""
+
+    sent: int
+    came_back: int
+    percent: int
+
+
+class Redriver:
+    """Runs jobs on one backend. Several may run on several hosts; a job belongs to one of them at a time."""
+
+    def __init__(self, backend: Backend, clock: Clock, events: Events) -> None:
+        self._backend = backend
+        self._clock = clock
+        self._events = events
+
+    async def run(self, job_id: str | None, *, owner: str, on_progress: OnProgress | None = None) -> Job | None:
+        """Take over this job, or (None) the oldest that waits for a runner, and carry it to its end.
+
+        Returns the job as it ended (done, failed, or aborted by a person), None where there was none to run. Cut
+        off in between (cancelled, killed), everything sent is on record and the next runner goes on from there.
+        Raises `BrokerUnavailableError` where the store is away for so long that not even that can be written.
+        """
+        job = await self._backend.jobs.acquire(job_id, owner=owner, lease_ms=LEASE_MS)
+        if job is None:
+            return None
+        self._tell(job)
+        run = _Run(self._backend, self._clock, self._events, on_progress or _silent)
+        try:
+            ended = await run.to_the_end(job)
+        except asyncio.CancelledError:
+            await asyncio.shield(self._release(job))
+            raise
+        if ended.state in (JobState.DONE, JobState.FAILED):
+            self._tell(ended)
+        if ended.state is JobState.DONE:
+            await self._warn_of_returns(ended)
+        return ended
+
+    async def _release(self, job: Job) -> None:
+        """Let the next runner have it at once instead of after the lease."""
+        await self._backend.jobs.save(job, lease_ms=0)
+
+    def _tell(self, job: Job) -> None:
+        counts = job.counts
+        self._events.emit(
+            "redrive.job_changed",
+            job_id=job.id,
+            state=str(job.state),
+            sent=counts.sent,
+            skipped=counts.skipped,
+            pending=counts.pending,
+            error_text=job.error,
+            actor=job.actor,
+        )
+
+    async def _warn_of_returns(self, job: Job) -> None:
+        returned = await came_back(self._backend, job, now=self._clock.now())
+        if returned.came_back:
+            self._events.emit(
+                "redrive.came_back",
+                job_id=job.id,
+                sent=returned.sent,
+                came_back=returned.came_back,
+                percent=returned.percent,
+            )
+
+
+class _Run:
+    """One runner's work on one job."""
+
+    def __init__(self, backend: Backend, clock: Clock, events: Events, on_progress: OnProgress) -> None:
+        self._backend = backend
+        self._clock = clock
+        self._events = events
+        self._on_progress = on_progress
+        self._started_ms = clock.monotonic_ms()
+        self._sent = 0
+        self._failures = 0
+
+    async def to_the_end(self, job: Job) -> Job:
+        while True:
+            try:
+                if self._failures:
+                    job = await self._stored(job)
+                return await self._work(job)
+            except QueueNotFoundError as error:
+                return await self._end(job, JobEvent.BREAK, error=str(error))
+            except LeaseLostError:
+                return await self._stored(job)
+            except BrokerUnavailableError as error:
+                self._failures += 1
+                if self._failures >= STORE_TRIES:
+                    return await self._end(job, JobEvent.BREAK, error=str(error))
+                await self._clock.sleep(STORE_PAUSE_MS * self._failures)
+
+    async def _work(self, job: Job) -> Job:
+        while True:
+            job = await self._send_pending(job)
+            if job.is_staged:
+                return await self._end(job, JobEvent.FINISH)
+            await self._keep(job)
+            job = await self._backend.jobs.stage(job, limit=STAGE_CHUNK)
+            self._failures = 0
+            self._on_progress(job)
+
+    async def _send_pending(self, job: Job) -> Job:
+        while True:
+            items = await self._backend.jobs.items(
+                job.id, state=ItemState.PENDING, limit=_batch_size(job), after=-1
+            )
+            if not items:
+                return job
+            await self._pace(job)
+            job = await self._send(job, items)
+            self._failures = 0
+            self._on_progress(job)
+
+    async def _pace(self, job: Job) -> None:
+        """Wait for the next batch's turn, seeing an abort on the way; raises `LeaseLostError` for one."""
+        await self._keep(job)
+        while (wait_ms := pace_ms(job.options, self._sent, self._elapsed_ms())) > 0:
+            await self._clock.sleep(min(wait_ms, CHECK_MS))
+            await self._keep(job)
+
+    async def _keep(self, job: Job) -> None:
+        if not await self._backend.jobs.save(job, lease_ms=LEASE_MS):
+            raise LeaseLostError(f"Job {job.id} was aborted or taken over. Nothing more is sent by this runner.")
+
+    async def _send(self, job: Job, items: Sequence[Item]) -> Job:
+        now = self._clock.now()
+        found = await asyncio.gather(*(self._backend.letters.get(item.letter_id) for item in items))
+        gone = [item for item, letter in zip(items, found, strict=True) if letter is None]
+        if gone:
+            skipped = [replace(item, state=ItemState.SKIPPED, why="it no longer exists") for item in gone]
+            if not await self._backend.jobs.record(job, skipped):
+                raise LeaseLostError(f"Job {job.id} was aborted or taken over. Nothing more is sent by this runner.")
+        batch = [
+            Forward(
+                item=item,
+                outgoing=Outgoing(
+                    queue=job.options.target_queue or kept[0].queue,
+                    message=redriven_message(kept[0], job, now=now),
+                ),
+                actor=job.actor,
+                at=now,
+                keep_attempts=job.options.keep_attempts,
+            )
+            for item, kept in zip(items, found, strict=True)
+            if kept is not None
+        ]
+        refusals = await self._backend.ledger.forward(job, batch)
+        sent = refusals.count(None)
+        self._sent += sent
+        if sent:
+            self._events.emit("redrive.sent", job_id=job.id, count=sent)
+        return replace(job, counts=_moved(job.counts, sent=sent, skipped=len(items) - sent))
+
+    async def _end(self, job: Job, event: JobEvent, *, error: str | None = None) -> Job:
+        """Write how the job ended. Where that cannot be written it stays running and is taken over later."""
+        stored = await self._stored(job)
+        if stored.token != job.token or event not in JOB_TRANSITIONS[stored.state]:
+            return stored
+        ended = replace(stored, state=JOB_TRANSITIONS[stored.state][event], error=error, updated_at=self._clock.now())
+        await self._backend.jobs.save(ended, lease_ms=0)
+        return await self._stored(job)
+
+    async def _stored(self, job: Job) -> Job:
+        stored = await self._backend.jobs.get(job.id)
+        assert stored is not None, "a job in hand is never deleted"
+        return stored
+
+    def _elapsed_ms(self) -> Millis:
+        return int(self._clock.monotonic_ms() - self._started_ms)
+
+
+def _silent(_job: Job) -> None:
+    """Nobody watches."""
+
+
+def _batch_size(job: Job) -> int:
+    """So many as half a second of the wanted rate, so that a slow job is slow evenly and stops at once."""
+    if job.options.rate_per_s is None:
+        return SEND_BATCH
+    return max(1, min(SEND_BATCH, int(job.options.rate_per_s * CHECK_MS / 1_000)))
+
+
+def _moved(counts: JobCounts, *, sent: int, skipped: int) -> JobCounts:
+    return replace(
+        counts,
+        pending=counts.pending - sent - skipped,
+        sent=counts.sent + sent,
+        skipped=counts.skipped + skipped,
+    )
+
+
+async def came_back(backend: Backend, job: Job, *, now: int) -> Returned:
+    """How many of the letters this job sent have died again within the last minute.
+
+    Looks at no more than the newest `MAX_RETURNS_LOOKED_AT` letters and items.
+    """
+    since = max(job.created_at, now - RETURN_WINDOW_MS)
+    previous: set[str] = set()
+    cursor, looked_at = None, 0
+    while looked_at < MAX_RETURNS_LOOKED_AT:
+        page = await backend.letters.find(Selection(since=since), limit=PAGE, cursor=cursor)
+        previous.update(letter.previous for letter in page.letters if letter.previous is not None)
+        looked_at += len(page.letters)
+        cursor = page.cursor
+        if cursor is None:
+            break
+    returned = await _sent_among(backend, job, previous) if previous else 0
+    sent = job.counts.sent
+    return Returned(sent=sent, came_back=returned, percent=round(100 * returned / sent) if sent else 0)
+
+
+async def _sent_among(backend: Backend, job: Job, letter_ids: set[str]) -> int:
+    after, count = max(-1, job.counts.selected - MAX_RETURNS_LOOKED_AT - 1), 0
+    while items := await backend.jobs.items(job.id, state=ItemState.SENT, limit=PAGE, after=after):
+        count += sum(item.letter_id in letter_ids for item in items)
+        after = items[-1].position
+    return count
