@@ -21,7 +21,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from contextlib import AbstractAsyncContextManager, AbstractContextManager
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeAlias
 
 from redrive.core.idempotency import ClaimRecord, ClaimRef, ClaimState, Verdict
 from redrive.core.letters.letter import Attempt, Letter, ReviewState
@@ -334,6 +334,11 @@ class LetterStore(Protocol):
 # ---------------------------------------------------------------------------------------------------- jobs
 
 
+Jobs: TypeAlias = list[Job]
+Items: TypeAlias = list[Item]
+"""Named here because `JobStore` has a method called `list`, which hides the type inside it."""
+
+
 class JobStore(Protocol):
     """Keeps redrive jobs and their items."""
 
@@ -343,7 +348,7 @@ class JobStore(Protocol):
 
     async def get(self, job_id: str) -> Job | None: ...
 
-    async def list(self, *, limit: int = 50) -> list[Job]:
+    async def list(self, *, limit: int = 50) -> Jobs:
         """Newest first."""
         ...
 
@@ -361,7 +366,7 @@ class JobStore(Protocol):
         """
         ...
 
-    async def items(self, job_id: str, *, state: str | None, limit: int, after: int = -1) -> list[Item]:
+    async def items(self, job_id: str, *, state: str | None, limit: int, after: int = -1) -> Items:
         """By position, above `after`."""
         ...
 

@@ -16,9 +16,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import Final
+from typing import Final, Protocol
 
-from redrive.core.letters.letter import Letter, ReviewState
+from redrive.core.letters.letter import ReviewState
 from redrive.core.letters.selection import OPEN_STATES, Selection
 from redrive.core.units import Millis, UnixMs
 
@@ -129,7 +129,20 @@ class Item:
     why: str | None = None
 
 
-def refusal(letter: Letter, options: JobOptions, *, job_id: str) -> str | None:
+class Candidate(Protocol):
+    """What `refusal` looks at: a `Letter` or its summary in a list."""
+
+    @property
+    def state(self) -> ReviewState: ...
+
+    @property
+    def outstanding_job(self) -> str | None: ...
+
+    @property
+    def redrive_count(self) -> int: ...
+
+
+def refusal(letter: Candidate, options: JobOptions, *, job_id: str) -> str | None:
     """Why this letter may not be sent by this job, in words for a person; None where it may."""
     if letter.state not in OPEN_STATES and not (letter.state is ReviewState.REPLAYED and options.force):
         return f"it is {letter.state}: restore it first"

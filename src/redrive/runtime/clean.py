@@ -64,7 +64,7 @@ def _visible(char: str, keep: str) -> str:
     return char.encode("unicode_escape", "surrogatepass").decode("ascii")
 
 
-def plain(value: object, *, name: str = "", depth: int = 0) -> Any:  # noqa: ANN401 - any JSON value
+def plain(value: object, *, name: str = "", depth: int = 0) -> Any:
     """`value` as something JSON holds, bounded in size and depth. Kinds JSON lacks become text."""
     if name and is_secret(name) and value is not None:
         return MASK
@@ -74,7 +74,7 @@ def plain(value: object, *, name: str = "", depth: int = 0) -> Any:  # noqa: ANN
         return f"<unprintable {type(value).__name__}>"
 
 
-def _plain(value: object, depth: int) -> Any:  # noqa: ANN401 - any JSON value
+def _plain(value: object, depth: int) -> Any:
     match value:
         case None | bool():
             return value

@@ -68,10 +68,14 @@ def _ordered(event: Event) -> dict[str, Any]:
     return {name: plain(event.fields[name], name=name) for name in (*known, *others)}
 
 
-def _logger(stream: TextIO, *, is_console: bool) -> Any:  # noqa: ANN401 - structlog's own proxy type
-    render = (_console_fields, structlog.dev.ConsoleRenderer(colors=_has_colors(stream))) if is_console else (
-        _json_fields,
-        structlog.processors.JSONRenderer(serializer=_to_json),
+def _logger(stream: TextIO, *, is_console: bool) -> Any:
+    render = (
+        (_console_fields, structlog.dev.ConsoleRenderer(colors=_has_colors(stream)))
+        if is_console
+        else (
+            _json_fields,
+            structlog.processors.JSONRenderer(serializer=_to_json),
+        )
     )
     return structlog.wrap_logger(
         structlog.PrintLogger(stream), processors=list(render), wrapper_class=structlog.BoundLogger, context_class=dict

@@ -71,9 +71,7 @@ METRICS: Final[Mapping[str, MetricType]] = {
     "retry_success_rate": MetricType(
         kind="gauge", text="Share of second and later attempts that succeeded in the last hour.", labels=("attempt",)
     ),
-    "failures": MetricType(
-        kind="counter", text="Failed attempts by error code.", labels=("queue", "code")
-    ),
+    "failures": MetricType(kind="counter", text="Failed attempts by error code.", labels=("queue", "code")),
     "handler_timeouts": MetricType(kind="counter", text="Handlers that ran over their limit.", labels=("queue",)),
     "lost_starts": MetricType(
         kind="counter", text="Starts that never ended: the worker died or lost its lease.", labels=("queue",)
@@ -92,16 +90,12 @@ METRICS: Final[Mapping[str, MetricType]] = {
     "dead_letters": MetricType(kind="counter", text="Messages dead-lettered.", labels=("queue", "reason")),
     "dlq_entries": MetricType(kind="counter", text="Messages dead-lettered, all queues."),
     "dlq_size": MetricType(kind="gauge", text="Dead letters a person has still to decide about."),
-    "dlq_oldest_age_seconds": MetricType(
-        kind="gauge", text="Age of the oldest of them; 0 where there is none."
-    ),
+    "dlq_oldest_age_seconds": MetricType(kind="gauge", text="Age of the oldest of them; 0 where there is none."),
     "dlq_by_queue": MetricType(kind="gauge", text="Open dead letters by consumer queue.", labels=("queue",)),
     "dlq_by_error_code": MetricType(kind="gauge", text="Open dead letters by reason code.", labels=("code",)),
     "dlq_by_company": MetricType(kind="gauge", text="Open dead letters by tenant.", labels=("company",)),
     "letters_redriven": MetricType(kind="counter", text="Dead letters sent back."),
-    "letters_reviewed": MetricType(
-        kind="counter", text="Review states given to letters by people.", labels=("state",)
-    ),
+    "letters_reviewed": MetricType(kind="counter", text="Review states given to letters by people.", labels=("state",)),
     "records_pruned": MetricType(kind="counter", text="Expired records removed.", labels=("what",)),
     "queue_depth": MetricType(
         kind="gauge", text="Messages in a queue: ready, scheduled, leased.", labels=("queue", "state")
@@ -110,7 +104,8 @@ METRICS: Final[Mapping[str, MetricType]] = {
         kind="gauge", text="How long the oldest ready message waits.", labels=("queue",)
     ),
     "ingest_requests": MetricType(
-        kind="counter", text="Webhooks by answer: 202, duplicate, or the status of the refusal.",
+        kind="counter",
+        text="Webhooks by answer: 202, duplicate, or the status of the refusal.",
         labels=("source", "status"),
     ),
     "scrape_errors": MetricType(

@@ -151,9 +151,7 @@ class _Run:
 
     async def _send_pending(self, job: Job) -> Job:
         while True:
-            items = await self._backend.jobs.items(
-                job.id, state=ItemState.PENDING, limit=_batch_size(job), after=-1
-            )
+            items = await self._backend.jobs.items(job.id, state=ItemState.PENDING, limit=_batch_size(job), after=-1)
             if not items:
                 return job
             await self._pace(job)

@@ -1,0 +1,240 @@
+"""Service results as JSON documents: the one stable shape of `--json` and of the admin API.
+
+Instants (`…_at`) are RFC 3339 text in UTC, durations whole milliseconds (`…_ms`), absent values null. Header values
+JSON has no kind for are tagged: {"$bytes": base64}, {"$time": …}, {"$decimal": …}. A field may be added in a later
+version; none changes its meaning or goes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, TypeAlias
+
+from redrive.core.letters.letter import Attempt, Letter
+from redrive.core.message import Message
+from redrive.core.ports import AuditEntry, LetterStats, LetterSummary, Page
+from redrive.core.redrive import Job
+from redrive.core.units import UnixMs, rfc3339
+from redrive.core.wire import body_document, message_document, options_document, selection_document
+from redrive.service import Group, JobView, LetterView, Plan, QueueView, Receipt, ReviewResult, Skip
+
+Document: TypeAlias = dict[str, Any]
+
+
+def instant(at: UnixMs | None) -> str | None:
+    """An instant as RFC 3339 text, None as it is."""
+    return None if at is None else rfc3339(at)
+
+
+def summary_document(letter: LetterSummary) -> Document:
+    """A letter as a list shows it."""
+    return {
+        "id": letter.id,
+        "queue": letter.queue,
+        "dead_letter_queue": letter.dead_letter_queue,
+        "state": str(letter.state),
+        "reason_code": letter.reason_code,
+        "reason_text": letter.reason_text,
+        "error_type": letter.error_type,
+        "error_code": letter.error_code,
+        "attempt_count": letter.attempt_count,
+        "message_id": letter.message_id,
+        "key": letter.key,
+        "tenant": letter.tenant,
+        "message_type": letter.message_type,
+        "group": letter.fingerprint,
+        "group_title": letter.group_title,
+        "first_failed_at": instant(letter.first_failed_at),
+        "dead_lettered_at": instant(letter.dead_lettered_at),
+        "expires_at": instant(letter.expires_at),
+        "redrive_count": letter.redrive_count,
+        "previous": letter.previous,
+        "outstanding_job": letter.outstanding_job,
+        "body_bytes": letter.body_bytes,
+    }
+
+
+def page_document(page: Page) -> Document:
+    """`letters`, oldest first, and the `cursor` of the next page (null at the end)."""
+    return {"letters": [summary_document(letter) for letter in page.letters], "cursor": page.cursor}
+
+
+def letter_view_document(view: LetterView) -> Document:
+    """One letter with its message, exact body, history and audit trail."""
+    return {**_letter(view.letter), "audit": [_audit(entry) for entry in view.audit]}
+
+
+def _letter(letter: Letter) -> Document:
+    return {
+        "id": letter.id,
+        "system": letter.system,
+        "queue": letter.queue,
+        "dead_letter_queue": letter.dead_letter_queue,
+        "state": str(letter.state),
+        "reason_code": letter.reason.code,
+        "reason_text": letter.reason.text,
+        "error_type": letter.error_type,
+        "error_code": letter.error_code,
+        "attempt_count": letter.attempt_count,
+        "group": letter.fingerprint,
+        "group_title": letter.group_title,
+        "first_failed_at": instant(letter.first_failed_at),
+        "dead_lettered_at": instant(letter.dead_lettered_at),
+        "expires_at": instant(letter.expires_at),
+        "redrive_count": letter.redrive_count,
+        "previous": letter.previous,
+        "outstanding_job": letter.outstanding_job,
+        "message": _message(letter.message),
+        "history": [_attempt(entry) for entry in letter.history],
+    }
+
+
+def _message(message: Message) -> Document:
+    exact = message_document(message)
+    return {
+        "id": message.id,
+        "key": message.key,
+        "tenant": message.tenant,
+        "priority": message.priority,
+        "content_type": message.content_type,
+        "published_at": instant(message.published_at),
+        "expires_at": instant(message.expires_at),
+        "headers": exact["headers"],
+        "properties": exact["properties"],
+        "body_bytes": len(message.original_body),
+        "body": body_document(message.original_body),
+    }
+
+
+def _attempt(entry: Attempt) -> Document:
+    return {
+        "attempt": entry.attempt,
+        "outcome": str(entry.outcome),
+        "at": instant(entry.at),
+        "duration_ms": entry.duration_ms,
+        "error_code": entry.error_code,
+        "error_type": entry.error_type,
+        "error_text": entry.error_text,
+        "traceback": entry.traceback,
+        "worker": entry.worker,
+        "next_delay_ms": entry.next_delay_ms,
+    }
+
+
+def _audit(entry: AuditEntry) -> Document:
+    return {"at": instant(entry.at), "actor": entry.actor, "action": entry.action, "note": entry.note}
+
+
+def stats_document(stats: LetterStats, groups: Sequence[Group] = ()) -> Document:
+    """Counts; every mapping has its largest entry first. `groups` are the problems behind them."""
+    return {
+        "total": stats.total,
+        "by_state": stats.by_state,
+        "by_queue": stats.by_queue,
+        "by_reason": stats.by_reason,
+        "by_tenant": stats.by_tenant,
+        "oldest_at": instant(stats.oldest_at),
+        "groups": [_group(group) for group in groups],
+    }
+
+
+def _group(group: Group) -> Document:
+    return {
+        "group": group.fingerprint,
+        "title": group.title,
+        "count": group.count,
+        "queue": group.queue,
+        "reason_code": group.reason_code,
+        "first_failed_at": instant(group.first_failed_at),
+    }
+
+
+def plan_document(plan: Plan) -> Document:
+    """What a redrive would do; nothing was changed (`dry_run` is always true)."""
+    return {
+        "dry_run": True,
+        "send": plan.send,
+        "skip": plan.skip,
+        "queues": [
+            {"queue": queue.queue, "target": queue.target, "send": queue.send, "skip": queue.skip}
+            for queue in plan.queues
+        ],
+        "letters": [letter.id for letter in plan.letters],
+        "skipped": _skips(plan.skipped),
+        "missing": list(plan.missing),
+        "takes_ms": plan.takes_ms,
+    }
+
+
+def job_document(job: Job) -> Document:
+    """A redrive job."""
+    counts = job.counts
+    return {
+        "id": job.id,
+        "state": str(job.state),
+        "error": job.error,
+        "actor": job.actor,
+        "note": job.note,
+        "request_key": job.request_key,
+        "selected": counts.selected,
+        "pending": counts.pending,
+        "sent": counts.sent,
+        "skipped": counts.skipped,
+        "is_staged": job.is_staged,
+        "selection": selection_document(job.selection),
+        "options": options_document(job.options),
+        "created_at": instant(job.created_at),
+        "updated_at": instant(job.updated_at),
+        "runner": job.owner,
+    }
+
+
+def job_view_document(view: JobView) -> Document:
+    """A redrive job, why letters were skipped, and what came back within the last minute."""
+    returned = view.returned
+    return {
+        "job": job_document(view.job),
+        "skipped": _skips(view.skipped),
+        "missing": list(view.missing),
+        "came_back": None
+        if returned is None
+        else {"sent": returned.sent, "came_back": returned.came_back, "percent": returned.percent},
+    }
+
+
+def review_document(result: ReviewResult) -> Document:
+    """What a review changed."""
+    return {
+        "to": str(result.to),
+        "changed": result.changed,
+        "refused": result.refused,
+        "refusals": _skips(result.refusals),
+        "missing": list(result.missing),
+    }
+
+
+def queue_document(queue: QueueView) -> Document:
+    """One queue."""
+    return {
+        "queue": queue.queue,
+        "ready": queue.ready,
+        "scheduled": queue.scheduled,
+        "leased": queue.leased,
+        "dead": queue.dead,
+        "oldest_ready_at": instant(queue.oldest_ready_at),
+        "is_consumed": queue.is_consumed,
+    }
+
+
+def receipt_document(receipt: Receipt) -> Document:
+    """What became of published messages."""
+    return {
+        "queue": receipt.queue,
+        "published": receipt.published,
+        "duplicates": receipt.duplicates,
+        "conflicts": receipt.conflicts,
+    }
+
+
+def _skips(skips: Sequence[Skip]) -> list[Document]:
+    return [{"id": skip.letter_id, "why": skip.why} for skip in skips]
