@@ -41,8 +41,11 @@ def cut_head(text: str, limit_bytes: int) -> str:
 
 def code_of(name: str) -> str:
     """A class or code name as a machine code: ZeroDivisionError to ZERO_DIVISION_ERROR, at most 64 characters."""
+    if _CODE.fullmatch(name):
+        return name
     spaced = re.sub(r"(?<=[a-z0-9])(?=[A-Z])|(?<=[A-Z])(?=[A-Z][a-z])", "_", name[:_MAX_CODE_CHARS])
     return re.sub(r"[^A-Z0-9]+", "_", spaced.upper()).strip("_")[:_MAX_CODE_CHARS] or "UNKNOWN"
 
 
 _MAX_CODE_CHARS: Final = 64
+_CODE: Final = re.compile(r"[A-Z][A-Z0-9_]{0,63}", re.ASCII)

@@ -1,0 +1,114 @@
+"""Failure, attempt, limits and now to a settlement: the one place where a retry becomes a dead letter."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Final
+
+from redrive.core import settlement
+from redrive.core.idempotency import Duplicate, InProgress, Verdict
+from redrive.core.letters.letter import Attempt, AttemptOutcome
+from redrive.core.policy.classify import Failure, FailureKind, failure_of_unknown
+from redrive.core.policy.retry import Retry
+from redrive.core.settlement import Reason, Settlement
+from redrive.core.signals import DeadLetter, Requeue, RetryLater, Signal
+from redrive.core.text import clean, code_of, cut
+from redrive.core.units import MAX_DELAY_MS, Millis, UnixMs
+
+WAIT_IN_PROGRESS_MIN_MS: Final[Millis] = 100
+WAIT_IN_PROGRESS_MAX_MS: Final[Millis] = 5_000
+"""A delivery whose key is being handled elsewhere looks again when that lease ends, but within these bounds: not in
+a hot loop, and not long after the other one has finished."""
+
+DUPLICATE: Final = Reason(code="DUPLICATE", text="This key was already processed here; the handler did not run.")
+IN_PROGRESS: Final = Reason(code="IN_PROGRESS", text="Another delivery of this key is being handled now.")
+WORKER_LOST: Final = "WORKER_LOST"
+EXPIRED: Final = "EXPIRED"
+
+_EXHAUSTED_NAMES: Final = {"TIMEOUT": "DOWNSTREAM_TIMEOUT"}
+"""Where the code of an exhausted failure does not simply append to the code of the failure."""
+
+
+def exhausted_code(code: str) -> str:
+    """The reason code of a message whose last transient failure had this code: always ends in _EXHAUSTED."""
+    return f"{_EXHAUSTED_NAMES.get(code, code)}_EXHAUSTED"
+
+
+def decide_start(
+    *,
+    attempt: int,
+    retry: Retry,
+    verdict: Verdict | None,
+    expires_at: UnixMs | None,
+    history: Sequence[Attempt] = (),
+    now: UnixMs,
+) -> Settlement | None:
+    """What happens to a taken delivery before its handler runs: None is "run it as `attempt`".
+
+    A duplicate is acknowledged; one in progress elsewhere waits and loses no attempt; one that used up its starts
+    is WORKER_LOST where its last start never ended; one past `expires_at` is EXPIRED.
+    """
+    match verdict:
+        case Duplicate():
+            return settlement.Ack(reason=DUPLICATE)
+        case InProgress(lease_until=lease_until):
+            wait = min(max(lease_until - now, WAIT_IN_PROGRESS_MIN_MS), WAIT_IN_PROGRESS_MAX_MS)
+            return settlement.Requeue(due_at=now + wait, reason=IN_PROGRESS)
+        case _:
+            pass
+    if attempt > retry.max_attempts:
+        return settlement.DeadLetter(reason=_used_up(attempt - 1, retry, history))
+    if expires_at is not None and expires_at <= now:
+        text = f"The message's lifetime ended {now - expires_at} ms before attempt {attempt} could start."
+        return settlement.DeadLetter(reason=Reason(code=EXPIRED, text=text))
+    return None
+
+
+def _used_up(made: int, retry: Retry, history: Sequence[Attempt]) -> Reason:
+    last = history[-1] if history else None
+    if last is None:
+        text = f"{made} attempts were counted before this one (maximum {retry.max_attempts}); no failure is on record."
+        return Reason(code="ATTEMPTS_EXHAUSTED", text=text)
+    if last.outcome is AttemptOutcome.INTERRUPTED:
+        worker = f" ({last.worker})" if last.worker else ""
+        text = f"The worker{worker} died or lost its lease in attempt {last.attempt}, the last of {retry.max_attempts}."
+        return Reason(code=WORKER_LOST, text=text)
+    text = last.error_text or "no text was kept"
+    return _reason(exhausted_code(last.error_code or "ATTEMPTS"), f"{cut(text)} (attempt {made} of {retry.max_attempts})")
+
+
+def decide(
+    outcome: Failure | Signal, *, attempt: int, retry: Retry, now: UnixMs, u: float, body: bytes | None = None
+) -> Settlement:
+    """How a delivery ends whose handler failed or sent a signal in `attempt`.
+
+    `u` in [0, 1) is the draw for the backoff. `body` replaces the stored body on a retry (`settlement.Retry`).
+    A delay told by a server (Retry-After) is honoured at least: the backoff may only lengthen it. A delay asked for
+    by `RetryLater` is taken as it is. Nothing waits longer than ten years.
+    """
+    match outcome:
+        case DeadLetter():
+            return settlement.DeadLetter(reason=_reason(code_of(outcome.code), outcome.reason))
+        case Requeue():
+            due_at = now + min(outcome.delay_ms, MAX_DELAY_MS)
+            return settlement.Requeue(due_at=due_at, reason=_reason("REQUEUED_BY_HANDLER", outcome.reason))
+        case Failure() if outcome.kind is FailureKind.PERMANENT:
+            return settlement.DeadLetter(reason=_reason(outcome.code, outcome.text))
+        case RetryLater():
+            reason, wait = _reason("RETRY_LATER", outcome.reason), outcome.delay_ms
+            delay = retry.delay_ms(attempt, u) if wait is None else wait
+        case Failure():
+            reason = _reason(outcome.code, outcome.text)
+            delay = max(retry.delay_ms(attempt, u), outcome.retry_after_ms or 0)
+        case _:
+            return decide(failure_of_unknown(outcome), attempt=attempt, retry=retry, now=now, u=u, body=body)
+    if attempt >= retry.max_attempts:
+        text = f"{reason.text} (attempt {attempt} of {retry.max_attempts})"
+        return settlement.DeadLetter(reason=Reason(code=exhausted_code(reason.code), text=text))
+    return settlement.Retry(due_at=now + min(delay, MAX_DELAY_MS), reason=reason, body=body)
+
+
+def _reason(code: str, text: str) -> Reason:
+    """A reason that can always be kept: bounded, clean, never empty."""
+    kept_code = clean(code) or "UNKNOWN"
+    return Reason(code=kept_code, text=cut(text) if text.strip() else kept_code)
