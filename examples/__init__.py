@@ -1,0 +1,1 @@
+"""Apps to read and to start from; run them from the repository's root."""
