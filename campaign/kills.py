@@ -1,0 +1,209 @@
+"""Campaign: `kill -9` of workers, gateway, senders and a running redrive, at random moments.
+
+Afterwards: nothing that was confirmed is lost; effects inside `delivery.transaction()` happened exactly once; others
+were repeated only where the process that had the message in hand was killed, and each such repeat was announced as an
+interrupted start; nothing is stuck.
+"""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from dataclasses import dataclass
+from typing import Final
+
+from campaign.journal import CONFIRMED, EFFECT, START, Line
+from campaign.send import broken
+from campaign.stage import Process, Stage, free_port
+from redrive import Redrive
+from redrive.core.letters.selection import OPEN_STATES, Selection
+from redrive.core.redrive import JobState
+
+WORKERS: Final = 2
+QUEUES: Final = ("plain", "exact", "hooks")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Scale:
+    """How much. `kills` fall on workers, gateway and senders while messages flow; `redrive_kills` come later."""
+
+    plain: int
+    exact: int
+    hooks: int
+    kills: int
+    redrive_kills: int
+    redrive_rate: int
+    gap_s: tuple[float, float] = (0.3, 1.2)
+    patience_s: float = 240
+
+    @property
+    def counts(self) -> dict[str, int]:
+        """Messages by queue."""
+        return {"plain": self.plain, "exact": self.exact, "hooks": self.hooks}
+
+    @property
+    def sending_s(self) -> float:
+        """Long enough that every kill falls while messages are sent."""
+        return self.kills * sum(self.gap_s) / 2
+
+
+FULL: Final = Scale(plain=4_000, exact=4_000, hooks=2_000, kills=20, redrive_kills=6, redrive_rate=150)
+SMALL: Final = Scale(plain=240, exact=240, hooks=120, kills=5, redrive_kills=2, redrive_rate=40, gap_s=(0.3, 0.8))
+
+
+class Fleet:
+    """The processes that are meant to run; whatever is killed is started again."""
+
+    def __init__(self, stage: Stage, scale: Scale) -> None:
+        self._stage, self._scale = stage, scale
+        self._port = free_port()
+        self._running: dict[str, Process] = {}
+        for role in self.roles:
+            self.start(role)
+
+    @property
+    def roles(self) -> list[str]:
+        """Everything that can be killed; workers count double because there are two."""
+        workers = [f"worker-{number}" for number in range(WORKERS)]
+        return [*workers, "gateway", "send-plain", "send-exact", "send-hooks"]
+
+    def start(self, role: str) -> None:
+        """Start the process of this role (again)."""
+        stage, seconds = self._stage, str(self._scale.sending_s)
+        if role.startswith("worker"):
+            process = stage.redrive(role, "work", "campaign.app:app", "--queues", ",".join(QUEUES))
+        elif role == "gateway":
+            process = stage.redrive(role, "serve", "campaign.app:app", "--port", str(self._port))
+        elif role == "send-hooks":
+            url = f"http://127.0.0.1:{self._port}/hooks/campaign"
+            process = stage.python(role, "campaign.send", "post", url, str(self._scale.hooks), seconds)
+        else:
+            queue = role.removeprefix("send-")
+            count = str(self._scale.counts[queue])
+            process = stage.python(role, "campaign.send", "publish", queue, count, seconds)
+        self._running[role] = process
+
+    def kill_one(self, role: str) -> None:
+        """Kill it in the middle of whatever it does, and start it again."""
+        self._stage.kill(self._running[role])
+        self.start(role)
+
+
+def run(stage: Stage, scale: Scale) -> None:
+    """The whole campaign. Raises `CampaignError` with the transcript where a promise did not hold."""
+    fleet = Fleet(stage, scale)
+    _kill_while_messages_flow(stage, scale, fleet)
+    stage.until("everything is confirmed", lambda: _confirmed(stage) == scale.counts, seconds=scale.patience_s)
+    stage.until("no message waits or is in hand", lambda: _in_queues(stage) == 0, seconds=scale.patience_s)
+    stage.same("letters", sum(broken(queue, n) for queue, n in scale.counts.items()), stage.ask(open_letters))
+    (stage.folder / "fixed").touch()
+    _kill_a_running_redrive(stage, scale, fleet)
+    stage.until("every letter was redriven", lambda: stage.ask(open_letters) == 0, seconds=scale.patience_s)
+    stage.until("no message waits or is in hand", lambda: _in_queues(stage) == 0, seconds=scale.patience_s)
+    stage.until("every redrive job is done", lambda: stage.ask(_jobs_done), seconds=scale.patience_s)
+    check(stage, scale)
+
+
+def _kill_while_messages_flow(stage: Stage, scale: Scale, fleet: Fleet) -> None:
+    victims = [role for role in fleet.roles if not role.startswith("send")] * scale.kills
+    senders = [role for role in fleet.roles if role.startswith("send")]
+    plan = victims[: scale.kills - 2] + stage.rng.sample(senders, 2)
+    stage.rng.shuffle(plan)
+    for role in plan:
+        stage.pause(*scale.gap_s)
+        fleet.kill_one(role)
+
+
+def _kill_a_running_redrive(stage: Stage, scale: Scale, fleet: Fleet) -> None:
+    for number in range(scale.redrive_kills):
+        runner = _redrive(stage, scale)
+        stage.pause(0.4, 1.5)
+        if number % 2:
+            # Workers take orphaned jobs over, so the runner may well be one of them.
+            fleet.kill_one("worker-0")
+        stage.kill(runner)
+    last = _redrive(stage, scale)
+    stage.until("the last redrive ended", lambda: not last.is_alive, seconds=scale.patience_s)
+
+
+def _redrive(stage: Stage, scale: Scale) -> Process:
+    return stage.redrive(
+        "redrive", "dlq", "redrive", "--all", "--rate", str(scale.redrive_rate), "--yes", "--app", "campaign.app:app"
+    )
+
+
+# ---------------------------------------------------------------------------------------------------- what must hold
+
+
+def check(stage: Stage, scale: Scale) -> None:
+    """Nothing lost, nothing stuck, effects as promised."""
+    journal = stage.journal
+    for queue in ("plain", "hooks"):
+        effects = journal.of(EFFECT, queue)
+        _nothing_lost(stage, queue, scale.counts[queue], found=set(effects))
+        _repeats_are_explained(stage, queue, effects=effects, starts=journal.of(START, queue))
+    effects_in_file = stage.effects()
+    _nothing_lost(stage, "exact", scale.exact, found=set(effects_in_file))
+    stage.same("effects in a transaction that happened more than once", {}, _more_than_once(effects_in_file))
+    stage.say(f"{sum(scale.counts.values())} messages, {len(stage.killed)} kills: 0 lost, 0 stuck, exact effects once")
+
+
+def _nothing_lost(stage: Stage, queue: str, count: int, *, found: set[str]) -> None:
+    confirmed = set(stage.journal.of(CONFIRMED, queue))
+    stage.same(f"confirmed on {queue}", count, len(confirmed))
+    stage.same(f"lost on {queue}", set(), confirmed - found)
+    stage.same(f"effects on {queue} that nobody sent", set(), found - confirmed)
+
+
+def _repeats_are_explained(
+    stage: Stage, queue: str, *, effects: dict[str, list[Line]], starts: dict[str, list[Line]]
+) -> None:
+    """Every effect but a message's last belongs to a process that was killed with the message in hand."""
+    interrupted = _announced(stage)
+    repeated = {name: lines for name, lines in effects.items() if len(lines) > 1}
+    for name, lines in repeated.items():
+        survivors = [line.pid for line in lines[:-1] if line.pid not in stage.killed]
+        stage.same(f"processes that repeated {name} without having been killed", [], survivors)
+        stage.check(name in interrupted, f"{name} was repeated, and no delivery.interrupted event says so")
+    runs = sum(len(lines) for lines in starts.values())
+    stage.say(f"{queue}: {len(effects)} messages, {runs} starts, {len(repeated)} effects repeated, all explained")
+
+
+def _announced(stage: Stage) -> set[str]:
+    """Ids of messages for which a worker announced an interrupted start."""
+    found = set()
+    for number in range(WORKERS):
+        for line in stage.logs(f"worker-{number}"):
+            if "delivery.interrupted" in line:
+                found.add(json.loads(line)["message_id"])
+    return found
+
+
+def _more_than_once(counts: dict[str, int]) -> dict[str, int]:
+    return {name: count for name, count in counts.items() if count != 1}
+
+
+# ---------------------------------------------------------------------------------------------------- looking
+
+
+def _confirmed(stage: Stage) -> dict[str, int]:
+    found = Counter(dict.fromkeys(QUEUES, 0))
+    found.update({queue: len(stage.journal.of(CONFIRMED, queue)) for queue in QUEUES})
+    return dict(found)
+
+
+def _in_queues(stage: Stage) -> int:
+    return stage.ask(_waiting)
+
+
+async def _waiting(app: Redrive) -> int:
+    depths = await app.backend.broker.depths()
+    return sum(depth.ready + depth.scheduled + depth.leased for depth in depths if depth.queue in QUEUES)
+
+
+async def open_letters(app: Redrive) -> int:
+    return (await app.backend.letters.stats(Selection(states=OPEN_STATES))).total
+
+
+async def _jobs_done(app: Redrive) -> bool:
+    return all(job.state is JobState.DONE for job in await app.backend.jobs.list(limit=100))

@@ -1,0 +1,23 @@
+"""The fault campaigns, scaled down: the same code as `make campaign`, with real processes and real `kill -9`.
+
+A failure prints its transcript and its seed. `CAMPAIGN_SEED` repeats a plan.
+"""
+
+from __future__ import annotations
+
+import os
+import random
+
+import pytest
+
+from campaign.__main__ import CAMPAIGNS, play
+
+SEED = int(os.environ.get("CAMPAIGN_SEED") or random.SystemRandom().randrange(2**32))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", CAMPAIGNS)
+def test_every_promise_holds_under(name: str) -> None:
+    module = CAMPAIGNS[name]
+
+    play(module.run, module.SMALL, seed=SEED)
