@@ -114,12 +114,12 @@ class Duplicate:
 Verdict: TypeAlias = Acquired | InProgress | Duplicate
 
 
-def judge(
-    record: ClaimRecord | None, *, queue: str, key: str, now: UnixMs
-) -> Verdict:
+def judge(record: ClaimRecord | None, *, queue: str, key: str, now: UnixMs) -> Verdict:
     """What a delivery that wants to claim (queue, key) at `now` is told. The store makes an Acquired true."""
     if record is None or is_expired(record, now):
-        return Acquired(ref=ClaimRef(queue=queue, key=key, token=1 if record is None else record.token + 1), attempts=1, cycle=0)
+        # An expired record keeps its token growing: its last owner may still hold the old one.
+        token = 1 if record is None else record.token + 1
+        return Acquired(ref=ClaimRef(queue=queue, key=key, token=token), attempts=1, cycle=0)
     if record.state is ClaimState.PROCESSED:
         return Duplicate()
     if record.state is ClaimState.PROCESSING and record.lease_until is not None and record.lease_until > now:

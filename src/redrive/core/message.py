@@ -12,7 +12,7 @@ from typing import Final, TypeAlias
 from redrive.core.units import UnixMs
 
 HeaderValue: TypeAlias = (
-    "None | bool | int | float | Decimal | datetime | str | bytes | list[HeaderValue] | dict[str, HeaderValue]"
+    "bool | int | float | Decimal | datetime | str | bytes | list[HeaderValue] | dict[str, HeaderValue] | None"
 )
 """Every kind an AMQP 0-9-1 table can hold. Kinds survive storage: true stays a bool, bytes stay bytes."""
 
@@ -37,6 +37,28 @@ HEADER_REDRIVEN_BY: Final = "x-redriven-by"
 HEADER_REDRIVEN_COUNT: Final = "x-redriven-count"
 HEADER_REDRIVEN_BATCH: Final = "x-redriven-batch"
 """Instant (RFC 3339), actor, how many times, and redrive job id (systems.md D; product.md section 4)."""
+
+OWN_HEADER_PREFIXES: Final = ("x-redrive-", "x-redriven-")
+
+BROKER_HEADERS: Final = frozenset({"x-death", "x-delivery-count", "x-acquired-count", "x-original-expiration"})
+BROKER_HEADER_PREFIXES: Final = ("x-first-death-", "x-last-death-", "x-opt-")
+"""Headers a broker writes for itself. They are never sent back to one (RabbitMQ, x-death): it would go on
+counting from them, or drop the message as a cycle. Other names that start with `x-` are the user's.
+"""
+
+
+def is_broker_header(name: str) -> bool:
+    """Whether this header is the broker's own, to be left out of every copy that is published."""
+    return name.lower() in BROKER_HEADERS or name.lower().startswith(BROKER_HEADER_PREFIXES)
+
+
+def user_headers(headers: Headers) -> Headers:
+    """Only the headers that are the user's: neither a broker's nor redrive's own."""
+    return {
+        name: value
+        for name, value in headers.items()
+        if not is_broker_header(name) and not name.lower().startswith(OWN_HEADER_PREFIXES)
+    }
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

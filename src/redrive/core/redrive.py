@@ -46,7 +46,11 @@ class JobEvent(StrEnum):
 
 
 JOB_TRANSITIONS: Final[dict[JobState, dict[JobEvent, JobState]]] = {
-    JobState.STAGED: {JobEvent.START: JobState.RUNNING, JobEvent.ABORT: JobState.ABORTED, JobEvent.BREAK: JobState.FAILED},
+    JobState.STAGED: {
+        JobEvent.START: JobState.RUNNING,
+        JobEvent.ABORT: JobState.ABORTED,
+        JobEvent.BREAK: JobState.FAILED,
+    },
     JobState.RUNNING: {
         JobEvent.START: JobState.RUNNING,
         JobEvent.FINISH: JobState.DONE,

@@ -42,7 +42,7 @@ _encode: Final = json.JSONEncoder(separators=(",", ":"), allow_nan=False, check_
 # ------------------------------------------------------------------------------------------------ tagged values
 
 
-def tagged(value: HeaderValue, *, depth: int = 0) -> Any:
+def tagged(value: Any, *, depth: int = 0) -> Any:
     """A header value as plain JSON kinds. Raises `InvalidMessageError` on a kind no header holds."""
     match value:
         case None | bool() | str():
@@ -63,7 +63,7 @@ def tagged(value: HeaderValue, *, depth: int = 0) -> Any:
 
 def _tagged_container(value: Any, depth: int) -> Any:
     if depth >= MAX_HEADER_DEPTH:
-        raise InvalidMessageError(f"A header is nested deeper than {MAX_HEADER_DEPTH} levels. The message was not sent.")
+        raise InvalidMessageError(f"A header is nested deeper than {MAX_HEADER_DEPTH} levels. Nothing was sent.")
     if isinstance(value, list | tuple):
         return [tagged(item, depth=depth + 1) for item in value]
     if isinstance(value, Mapping):
@@ -84,7 +84,7 @@ def untagged(value: Any) -> Any:
     return {_unescaped(key): untagged(item) for key, item in value.items()}
 
 
-def _from_tag(tag: str, text: Any) -> HeaderValue:
+def _from_tag(tag: str, text: Any) -> Any:
     try:
         return _FROM_TAG[tag](text)
     except (KeyError, ValueError, TypeError, InvalidOperation, binascii.Error) as error:
@@ -124,7 +124,7 @@ def _unescaped(key: str) -> str:
 
 
 def headers_json(headers: Headers | None) -> str | None:
-    """Headers as JSON text (ASCII); None where there are none. Raises `InvalidMessageError` on a kind it cannot keep."""
+    """Headers as JSON text (ASCII), None where there are none. Raises `InvalidMessageError` as `tagged` does."""
     return _encode(tagged(dict(headers))) if headers else None
 
 
@@ -137,7 +137,7 @@ def headers_from_json(text: str | None) -> Headers:
     return {_unescaped(key): untagged(item) for key, item in loaded.items()} if '"$' in text else loaded
 
 
-def check_headers(headers: Mapping[str, Any] | None) -> Headers:
+def check_headers(headers: Mapping[Any, Any] | None) -> Headers:
     """The headers, if every broker can carry them.
 
     Raises `InvalidMessageError` naming the header: a name that is not text or empty, a kind no table holds, an
@@ -213,7 +213,7 @@ def body_from_document(value: Any) -> bytes:
         return value.encode()
     found = untagged(value)
     if not isinstance(found, bytes):
-        raise InvalidMessageError(f"A body must be text or {{\"$bytes\": …}}, not {value!r:.60}.")
+        raise InvalidMessageError(f'A body must be text or {{"$bytes": …}}, not {value!r:.60}.')
     return found
 
 
@@ -375,7 +375,7 @@ class _Reading:
 
     def __init__(self, what: str, document: Mapping[str, Any]) -> None:
         self._what = what
-        version = document.get("schema", SCHEMA) if isinstance(document, Mapping) else SCHEMA
+        version = document.get("schema", SCHEMA)
         if isinstance(version, int) and version > SCHEMA:
             raise SchemaTooNewError(
                 f"This {what} has schema {version}; this redrive reads up to {SCHEMA}. Nothing was changed.",

@@ -1,4 +1,4 @@
-"""The message that a redrive sends for a letter: the original bytes, a fresh deadline, and where it came from."""
+"""The message that a redrive sends for a letter: the original bytes, a fresh budget, and where it came from."""
 
 from __future__ import annotations
 
@@ -15,48 +15,57 @@ from redrive.core.message import (
     HEADER_REDRIVEN_COUNT,
     Headers,
     Message,
+    user_headers,
 )
 from redrive.core.redrive import Job
-from redrive.core.units import UnixMs, rfc3339
+from redrive.core.text import cut
+from redrive.core.units import MAX_DELAY_MS, Millis, UnixMs, rfc3339
 
-BROKER_OWNED: Final = ("x-death", "x-first-death-", "x-last-death-", "x-delivery-count", "x-acquired-count")
-"""Headers a broker writes itself; sent back by a client they are ignored or count against the message
-(cases.md PF-08). What they said stays in the letter.
-"""
+MAX_ACTOR_BYTES: Final = 200
+"""Most bytes of who redrove a message, in its header."""
 
 
 def redriven_message(letter: Letter, job: Job, *, now: UnixMs) -> Message:
     """The copy to send: same id, key, properties and user headers, and the body as the producer sent it.
 
-    It does not expire by its old deadline; with `keep_ttl` it lives as long again as it was first given. The own
-    headers are replaced, never added up, so that fifty rounds make them no longer.
+    It does not expire by its old deadline; with `keep_ttl` it lives as long again as it was first given. A broker's
+    own headers are left out: it would go on counting from them. Redrive's own are replaced, never added up, so that
+    fifty rounds make them no longer. Whether old attempts count on (`keep_attempts`) is the claim's business.
     """
-    message = letter.message
-    expires_at = None
-    if job.options.keep_ttl and message.expires_at is not None:
-        expires_at = now + max(0, message.expires_at - message.published_at)
-    properties = message.properties
-    if not job.options.keep_ttl and properties.expiration is not None:
-        properties = replace(properties, expiration=None)
+    keeps_ttl = job.options.keep_ttl
+    properties = letter.message.properties
+    ttl_ms = _ttl_ms(letter.message) if keeps_ttl else None
     return replace(
-        message,
-        body=message.original_body,
+        letter.message,
+        body=letter.message.original_body,
         original=None,
         published_at=now,
-        expires_at=expires_at,
+        expires_at=None if ttl_ms is None else now + ttl_ms,
         headers=_headers(letter, job, now),
-        properties=properties,
+        properties=properties if keeps_ttl or properties.expiration is None else replace(properties, expiration=None),
     )
 
 
 def _headers(letter: Letter, job: Job, now: UnixMs) -> Headers:
-    kept = {name: value for name, value in letter.message.headers.items() if not name.startswith(BROKER_OWNED)}
     return {
-        **kept,
+        **user_headers(letter.message.headers),
         HEADER_LETTER: letter.id,
         HEADER_FIRST_FAILED_AT: letter.first_failed_at,
         HEADER_REDRIVEN_AT: rfc3339(now),
-        HEADER_REDRIVEN_BY: job.actor,
+        HEADER_REDRIVEN_BY: cut(job.actor, MAX_ACTOR_BYTES),
         HEADER_REDRIVEN_COUNT: letter.redrive_count + 1,
         HEADER_REDRIVEN_BATCH: job.id,
     }
+
+
+def _ttl_ms(message: Message) -> Millis | None:
+    """How long the message was first given to live: by its own deadline, else by AMQP's `expiration` (text of ms)."""
+    if message.expires_at is not None:
+        return max(0, message.expires_at - message.published_at)
+    text = message.properties.expiration
+    if text is None or not (text.isascii() and text.isdigit() and len(text) <= _MAX_DIGITS):
+        return None
+    return min(int(text), MAX_DELAY_MS)
+
+
+_MAX_DIGITS: Final = 15

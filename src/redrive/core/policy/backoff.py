@@ -19,6 +19,7 @@ from __future__ import annotations
 
 import math
 import re
+import sys
 from dataclasses import dataclass
 from typing import Final, Protocol, TypeAlias, runtime_checkable
 
@@ -215,10 +216,10 @@ def _set(value: object, **fields: object) -> None:
         object.__setattr__(value, name, content)
 
 
-def _checked_factor(factor: float) -> float:
-    if isinstance(factor, bool) or not isinstance(factor, int | float) or not 1 <= factor < math.inf:
-        raise ConfigurationError(f"Exponential.factor is {factor!r}: it must be a finite number, 1 or more.")
-    return factor
+def _checked_factor(factor: object) -> float:
+    if isinstance(factor, int | float) and not isinstance(factor, bool) and 1 <= factor <= _LARGEST_FACTOR:
+        return factor
+    raise ConfigurationError(f"Exponential.factor is {factor!r}: it must be a finite number, 1 or more.")
 
 
 def _checked_cap(cap: Duration | None, base_ms: Millis, owner: str) -> Millis | None:
@@ -241,6 +242,7 @@ def _power(base: float, factor: float, *, exponent: int, ceiling: float) -> floa
 
 
 _LARGEST_EXACT: Final = 2**53
+_LARGEST_FACTOR: Final = sys.float_info.max
 
 
 def _spread(delay: float, jitter: Jitter, u: float, *, limit_ms: Millis) -> Millis:

@@ -17,7 +17,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, TypeAlias
 
-from redrive.core.policy.catalogue import errors, http, smtp, ses, system
+from redrive.core.policy.catalogue import errors, http, ses, smtp, system
 from redrive.core.policy.catalogue.grpc import BY_STATUS_NAME
 from redrive.core.policy.failure import Entry, Failure, FailureKind
 from redrive.core.signals import DeadLetter, Requeue, RetryLater, Signal
@@ -172,7 +172,8 @@ def _refined(error: BaseException, found: _Found, now: UnixMs) -> _Found:
     """A connection that failed somehow, under the code of how, where the errors below it say so."""
     if found.code != errors.CONNECTION_FAILED:
         return found
-    below = (_own(deeper, now) for deeper in (*_causes(error), *_contexts(error)))
+    # Clients raise their own error `from None`: the system's error is hidden from the traceback, but still there.
+    below = (_own(deeper, now) for deeper in _walk(error, lambda current: current.__cause__ or current.__context__))
     codes = (deeper.code for deeper in below if deeper is not None and deeper.code != errors.CONNECTION_FAILED)
     code = next((code for code in codes if code in _CONNECTION_CODES), found.code)
     return _Found(kind=found.kind, code=code, retry_after_ms=found.retry_after_ms)
@@ -215,16 +216,18 @@ def _by_aws_code(error: BaseException, now: UnixMs) -> _Found | None:
         return None
     entry = ses.BY_CODE.get(code)
     if entry is not None:
-        return _found(entry, ses.delay_of_code(code, error_text(error)) if entry.kind is FailureKind.TRANSIENT else None)
+        return _found(
+            entry, ses.delay_of_code(code, error_text(error)) if entry.kind is FailureKind.TRANSIENT else None
+        )
     metadata = response.get("ResponseMetadata")
     return _of_status(metadata.get("HTTPStatusCode") if isinstance(metadata, dict) else None, None, now)
 
 
 def _by_status(error: BaseException, now: UnixMs) -> _Found | None:
     response = _attribute(error, "response")
-    for holder, name in ((error, "status_code"), (error, "status"), (error, "http_status"), (response, "status_code"),
-                         (response, "status")):  # fmt: skip
-        found = _of_status(_attribute(holder, name), _retry_after(error, response), now)
+    holders = ((error, ("status_code", "status", "http_status")), (response, ("status_code", "status")))
+    for status in (_attribute(holder, name) for holder, names in holders for name in names):
+        found = _of_status(status, _retry_after(error, response), now)
         if found is not None:
             return found
     if type(error).__module__.partition(".")[0] in _CODE_IS_STATUS:
@@ -321,14 +324,12 @@ def _causes(error: BaseException) -> Iterator[BaseException]:
 
 def _contexts(error: BaseException) -> Iterator[BaseException]:
     """What the error was raised while handling, unless it was raised `from` something."""
-    walk = _walk(error, lambda current: current.__cause__ or (None if current.__suppress_context__ else current.__context__))
+    walk = _walk(error, lambda current: None if current.__suppress_context__ else current.__context__)
     next(walk)
     return walk
 
 
-def _walk(
-    error: BaseException, step: Callable[[BaseException], BaseException | None]
-) -> Iterator[BaseException]:
+def _walk(error: BaseException, step: Callable[[BaseException], BaseException | None]) -> Iterator[BaseException]:
     seen = set[int]()
     waiting: list[BaseException] = [error]
     while waiting and len(seen) < MAX_CHAIN:
@@ -345,7 +346,7 @@ def _walk(
 
 
 def _names(kind: type) -> tuple[str, str]:
-    module = kind.__module__ if isinstance(kind.__module__, str) else ""
+    module = str(kind.__module__)
     return f"{module}.{kind.__qualname__}", f"{module.partition('.')[0]}.{kind.__qualname__}"
 
 

@@ -74,7 +74,9 @@ def _used_up(made: int, retry: Retry, history: Sequence[Attempt]) -> Reason:
         text = f"The worker{worker} died or lost its lease in attempt {last.attempt}, the last of {retry.max_attempts}."
         return Reason(code=WORKER_LOST, text=text)
     text = last.error_text or "no text was kept"
-    return _reason(exhausted_code(last.error_code or "ATTEMPTS"), f"{cut(text)} (attempt {made} of {retry.max_attempts})")
+    return _reason(
+        exhausted_code(last.error_code or "ATTEMPTS"), f"{cut(text)} (attempt {made} of {retry.max_attempts})"
+    )
 
 
 def decide(

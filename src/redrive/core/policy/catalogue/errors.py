@@ -108,7 +108,9 @@ _HTTP_CLIENTS: Final = (
 _STORES: Final = (
     *_timeouts("redis", "TimeoutError"),
     *_lost("redis", "ConnectionError BusyLoadingError ClusterDownError MaxConnectionsError"),
-    *_timeouts("pymongo", "NetworkTimeout ServerSelectionTimeoutError ExecutionTimeout WTimeoutError WaitQueueTimeoutError"),
+    *_timeouts(
+        "pymongo", "NetworkTimeout ServerSelectionTimeoutError ExecutionTimeout WTimeoutError WaitQueueTimeoutError"
+    ),
     *_lost("pymongo", "ConnectionFailure AutoReconnect NotPrimaryError"),
     *_timeouts("psycopg", "errors.ConnectionTimeout ConnectionTimeout QueryCanceled"),
     *_timeouts("psycopg_pool", "PoolTimeout"),

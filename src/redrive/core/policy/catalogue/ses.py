@@ -19,11 +19,13 @@ _TRANSIENT_COMMON: Final = (
 )
 _PERMANENT_COMMON: Final = (
     "AccessDenied AccessDeniedException InvalidClientTokenId SignatureDoesNotMatch UnrecognizedClientException "
-    "InvalidParameterValue InvalidParameterCombination MissingParameter ValidationError ValidationException MalformedQueryString"
+    "InvalidParameterValue InvalidParameterCombination MissingParameter ValidationError "
+    "ValidationException MalformedQueryString"
 )
 _TRANSIENT_SES: Final = (
     "LimitExceeded LimitExceededException SendingPausedException AccountSendingPausedException "
-    "ConfigurationSetSendingPausedException AccountSendingPaused ConfigurationSetSendingPaused ConcurrentModificationException"
+    "ConfigurationSetSendingPausedException AccountSendingPaused ConfigurationSetSendingPaused "
+    "ConcurrentModificationException"
 )
 _PERMANENT_SES: Final = (
     "MessageRejected MailFromDomainNotVerified MailFromDomainNotVerifiedException AccountSuspendedException "

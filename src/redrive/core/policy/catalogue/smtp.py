@@ -147,7 +147,7 @@ _RULES: Final = (
     _Rule(
         cause=MailCause.RATE, kind=_TRANSIENT, delay_ms=LONG_DELAY_MS, reply_class=5,
         source="servers that answer a limit with 5xx",
-        text=_says("(message|sending|rate|hourly) limit", "limit exceeded", "rate exceeded", "too many messages", "throttl"),
+        text=_says("(message|sending|rate|hourly) limit", "(limit|rate) exceeded", "too many messages", "throttl"),
     ),
     _Rule(
         cause=MailCause.RATE, kind=_TRANSIENT, source="servers that answer a limit with 4xx; Amazon SES",
@@ -158,10 +158,13 @@ _RULES: Final = (
         cause=MailCause.MAILBOX_FULL, source="texts of well-known servers",
         text=_says("mailbox (is )?full", "over ?quota", "quota exceeded", "exceeded (its |their )?storage"),
     ),
-    _Rule(cause=MailCause.BAD_RECIPIENT, enhanced=re.compile(r"5\.1\.(0|1|2|3|6|10)"), source="RFC 3463 §3.2, RFC 7505"),
+    _Rule(
+        cause=MailCause.BAD_RECIPIENT, source="RFC 3463 §3.2, RFC 7505",
+        enhanced=re.compile(r"5\.1\.(0|1|2|3|6|10)"),
+    ),
     _Rule(
         cause=MailCause.BLOCKED, source="texts of well-known servers",
-        text=_says("dnsbl", r"\brbl\b", "black ?list", "block ?list", r"\bblocked\b", r"\bspam", "unsolicited", "reputation"),
+        text=_says("dnsbl", r"\brbl\b", "bl(ack|ock) ?list", r"\bblocked\b", r"\bspam", "unsolicited", "reputation"),
     ),
     _Rule(
         cause=MailCause.BAD_RECIPIENT, reply_class=5, source="texts of well-known servers",
