@@ -9,7 +9,8 @@ from __future__ import annotations
 import math
 import re
 import unicodedata
-from collections.abc import Mapping, Sequence, Set
+from collections.abc import Mapping, Sequence
+from collections.abc import Set as AbstractSet
 from datetime import datetime
 from typing import Any, Final
 
@@ -93,7 +94,7 @@ def _plain(value: object, depth: int) -> Any:
         case Mapping():
             some = list(value.items())[:MAX_ITEMS]
             return {_encodable(str(key)): plain(item, name=str(key), depth=depth + 1) for key, item in some}
-        case Sequence() | Set():
+        case Sequence() | AbstractSet():
             return [plain(item, depth=depth + 1) for item in list(value)[:MAX_ITEMS]]
         case _:
             return cut(mask(_encodable(str(value))), MAX_TEXT_CHARS)

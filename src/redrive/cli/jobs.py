@@ -1,0 +1,312 @@
+"""`redrive dlq redrive | jobs | resume | abort`."""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from redrive.cli import options as o
+from redrive.cli.output import ago, facts, note, plural, print_json, say, span, table
+from redrive.cli.prompts import Bar, confirm
+from redrive.cli.selection import make_selection, refuse_everything
+from redrive.cli.target import on_service
+from redrive.core.redrive import MAX_REDRIVES, Job, JobOptions, JobState
+
+if TYPE_CHECKING:
+    from redrive.core.letters.selection import Selection
+    from redrive.service import JobView, Plan, Service
+
+SKIPS_SHOWN = 10
+
+
+def redrive(
+    targets: o.TargetsArgument = None,
+    *,
+    queue: o.QueueOption = None,
+    state: o.StateOption = None,
+    reason: o.ReasonOption = None,
+    error_code: o.ErrorCodeOption = None,
+    error_type: o.ErrorTypeOption = None,
+    tenant: o.TenantOption = None,
+    key: o.KeyOption = None,
+    message_type: o.TypeOption = None,
+    group: o.GroupOption = None,
+    since: o.SinceOption = None,
+    until: o.UntilOption = None,
+    text: o.TextOption = None,
+    ids: o.IdOption = None,
+    is_all: Annotated[bool, typer.Option("--all", help="All open letters of all queues.")] = False,
+    limit: o.LimitOption = None,
+    rate: Annotated[
+        str | None,
+        typer.Option("--rate", metavar="RATE", help="At most so many: 50/s, 100/min.", show_default=False),
+    ] = None,
+    to: Annotated[
+        str | None,
+        typer.Option("--to", metavar="QUEUE", help="Send there instead of where it came from.", show_default=False),
+    ] = None,
+    keep_attempts: Annotated[
+        bool, typer.Option("--keep-attempts", help="Continue the old count instead of starting at 1.")
+    ] = False,
+    keep_ttl: Annotated[
+        bool, typer.Option("--keep-ttl", help="Let the copy expire after the lifetime the message had.")
+    ] = False,
+    force: Annotated[
+        bool,
+        typer.Option("--force", help=f"Also what was redriven {MAX_REDRIVES} times, and what is replayed already."),
+    ] = False,
+    request_key: Annotated[
+        str | None,
+        typer.Option(
+            "--request-key",
+            metavar="KEY",
+            help="Repeating the command with the same key never makes a second job.",
+            show_default=False,
+        ),
+    ] = None,
+    detach: Annotated[
+        bool, typer.Option("--detach", help="Store the job, leave it to a running worker, and return at once.")
+    ] = False,
+    note_text: o.NoteOption = "",
+    actor: o.ActorOption = None,
+    yes: o.YesOption = False,
+    dry_run: o.DryRunOption = False,
+    app: o.AppOption = None,
+    broker: o.BrokerOption = None,
+    is_json: o.JsonOption = False,
+) -> None:
+    """Send dead letters back to be processed, with fresh attempts.
+
+    It is a stored job: killed half-way it is resumed where it stopped, by `dlq resume` or by any worker. Nothing is
+    lost and nothing is sent twice. A message that fails again becomes a new letter, linked to the old one.
+
+    \b
+      redrive dlq redrive orders --limit 10               the ten oldest of a queue
+      redrive dlq redrive --group 9c1e… --rate 50/s       one problem, gently
+      redrive dlq redrive dl_4f2a8c… dl_77b0d1…           exactly these
+      redrive dlq redrive orders --dry-run                what would be sent, what not, and why
+    """
+    selection = make_selection(
+        targets, queue=queue, state=state, reason=reason, error_code=error_code, error_type=error_type, tenant=tenant,
+        key=key, message_type=message_type, group=group, since=since, until=until, text=text, ids=ids,
+    )  # fmt: skip
+    refuse_everything(selection, is_all=is_all, verb="redrive")
+    options = JobOptions(
+        limit=limit, rate_per_s=o.parse_rate(rate), keep_attempts=keep_attempts, keep_ttl=keep_ttl, target_queue=to,
+        force=force,
+    )  # fmt: skip
+
+    async def work(service: Service) -> JobView | Plan:
+        if dry_run:
+            return await _plan(service, selection, options, is_json=is_json)
+        if not yes:
+            plan = await _plan(service, selection, options, is_json=is_json)
+            if plan.send == 0:
+                return plan
+            confirm(_question(plan), yes=False)
+        total = (await service.stats(selection, top=1)).total
+        with Bar("redrive", total=total if limit is None else min(total, limit), is_quiet=is_json) as bar:
+            return await service.redrive(
+                selection,
+                options,
+                actor=o.actor_name(actor),
+                note=note_text,
+                request_key=request_key,
+                run=not detach,
+                on_progress=lambda job: _advance(bar, job),
+            )
+
+    result = on_service(app, broker, work)
+    _finish_redrive(result, dry_run=dry_run, is_json=is_json)
+
+
+def _advance(bar: Bar, job: Job) -> None:
+    bar(job.counts.sent + job.counts.skipped, job.counts.selected if job.is_staged else None)
+
+
+async def _plan(service: Service, selection: Selection, options: JobOptions, *, is_json: bool) -> Plan:
+    with Bar("look", is_quiet=is_json) as bar:
+        return await service.plan(selection, options, on_count=bar)
+
+
+def _question(plan: Plan) -> str:
+    targets = ", ".join(dict.fromkeys(queue.target for queue in plan.queues if queue.send))
+    return f"Send {plural(plan.send, 'letter')} back to {targets}?"
+
+
+def _finish_redrive(result: JobView | Plan, *, dry_run: bool, is_json: bool) -> None:
+    from redrive.service import JobView
+    from redrive.views import job_view_document, plan_document
+
+    if isinstance(result, JobView):
+        _show_job(result, job_view_document(result), is_json=is_json)
+        _exit_as(result)
+        return
+    if is_json:
+        print_json(plan_document(result))
+    else:
+        _print_plan(result)
+    if result.missing or (not dry_run and result.skip):
+        raise typer.Exit(1)
+
+
+def _exit_as(view: JobView) -> None:
+    """1 where not every letter that was asked for went out."""
+    is_waiting = view.job.state is JobState.STAGED
+    if view.missing or view.skipped or (view.job.state is not JobState.DONE and not is_waiting):
+        raise typer.Exit(1)
+
+
+def _print_plan(plan: Plan) -> None:
+    if not plan.send and not plan.skip:
+        note("No letters to redrive.")
+    if plan.queues:
+        table(
+            ("from", "to", "would send", "would skip"),
+            [(queue.queue, queue.target, queue.send, queue.skip) for queue in plan.queues],
+            right=("would send", "would skip"),
+        )
+    if plan.takes_ms is not None:
+        note(f"It would take about {span(plan.takes_ms)}.")
+    _print_skips([(skip.letter_id, skip.why) for skip in plan.skipped], plan.skip, plan.missing)
+    note("Nothing was changed.")
+
+
+def _print_skips(skips: list[tuple[str, str]], count: int, missing: tuple[str, ...]) -> None:
+    for letter_id, why in skips[:SKIPS_SHOWN]:
+        note(f"{letter_id} is skipped: {why}")
+    if count > SKIPS_SHOWN:
+        note(f"… and {count - SKIPS_SHOWN} more are skipped.")
+    for letter_id in missing:
+        note(f"{letter_id} does not exist.")
+
+
+def _show_job(view: JobView, document: dict[str, object], *, is_json: bool) -> None:
+    if is_json:
+        print_json(document)
+        return
+    job, counts = view.job, view.job.counts
+    say(f"Job {job.id} is {job.state}: {plural(counts.sent, 'letter')} sent, {counts.skipped} skipped.")
+    if job.state is JobState.STAGED:
+        note(f"A running worker takes it from here. Watch: redrive dlq jobs {job.id}")
+    if job.error is not None:
+        note(job.error)
+    if job.state in (JobState.FAILED, JobState.ABORTED):
+        note(f"{counts.pending} not sent. Go on: redrive dlq resume {job.id}")
+    _print_skips([(skip.letter_id, skip.why) for skip in view.skipped], counts.skipped, view.missing)
+    returned = view.returned
+    if returned is not None and returned.came_back:
+        note(
+            f"Warning: {returned.percent} % came back within the last minute ({returned.came_back} of {returned.sent}). "
+            "Is the cause fixed?"
+        )
+
+
+def list_jobs(
+    job_id: Annotated[
+        str | None, typer.Argument(metavar="[JOB]", help="One job, with what it skipped and why.", show_default=False)
+    ] = None,
+    *,
+    limit: Annotated[int, typer.Option("--limit", "-n", min=1, max=1_000, help="How many, newest first.")] = 20,
+    app: o.AppOption = None,
+    broker: o.BrokerOption = None,
+    is_json: o.JsonOption = False,
+) -> None:
+    """Show redrive jobs: how far each is, who started it, and what came back.
+
+    \b
+      redrive dlq jobs
+      redrive dlq jobs rd_019c… --json
+    """
+    from redrive.views import job_document, job_view_document
+
+    if job_id is not None:
+        view = on_service(app, broker, lambda service: service.job(job_id))
+        _show_job(view, job_view_document(view), is_json=is_json)
+        return
+    jobs = on_service(app, broker, lambda service: service.jobs(limit=limit))
+    if is_json:
+        print_json({"jobs": [job_document(job) for job in jobs]})
+    elif not jobs:
+        note("No redrive jobs.")
+    else:
+        _print_jobs(jobs)
+
+
+def _print_jobs(jobs: tuple[Job, ...]) -> None:
+    now = time.time_ns() // 1_000_000
+    table(
+        ("job", "state", "sent", "skipped", "pending", "who", "started", "error"),
+        [
+            (
+                job.id,
+                job.state,
+                job.counts.sent,
+                job.counts.skipped,
+                job.counts.pending,
+                job.actor,
+                ago(job.created_at, now),
+                job.error,
+            )
+            for job in jobs
+        ],
+        right=("sent", "skipped", "pending", "started"),
+    )
+
+
+def resume(
+    job_id: Annotated[str, typer.Argument(metavar="JOB", help="The job's id (rd_…).")],
+    *,
+    app: o.AppOption = None,
+    broker: o.BrokerOption = None,
+    is_json: o.JsonOption = False,
+) -> None:
+    """Go on with a job that was aborted, failed, or was killed. What was sent is not sent again.
+
+    \b
+      redrive dlq resume rd_019c…
+    """
+    from redrive.views import job_view_document
+
+    async def work(service: Service) -> JobView:
+        with Bar("redrive", is_quiet=is_json) as bar:
+            return await service.resume(job_id, on_progress=lambda job: _advance(bar, job))
+
+    view = on_service(app, broker, work)
+    _show_job(view, job_view_document(view), is_json=is_json)
+    _exit_as(view)
+
+
+def abort(
+    job_id: Annotated[str, typer.Argument(metavar="JOB", help="The job's id (rd_…).")],
+    *,
+    note_text: o.NoteOption = "",
+    actor: o.ActorOption = None,
+    yes: o.YesOption = False,
+    dry_run: o.DryRunOption = False,
+    app: o.AppOption = None,
+    broker: o.BrokerOption = None,
+    is_json: o.JsonOption = False,
+) -> None:
+    """Stop a job. What it sent stays sent; the rest stays dead and can be sent by `dlq resume` or another job.
+
+    \b
+      redrive dlq abort rd_019c… --note "they fail again"
+    """
+    from redrive.views import job_view_document
+
+    async def work(service: Service) -> JobView:
+        view = await service.job(job_id)
+        if dry_run:
+            return view
+        confirm(f"Stop job {job_id} with {plural(view.job.counts.pending, 'letter')} not yet sent?", yes=yes)
+        return await service.abort(job_id, actor=o.actor_name(actor), note=note_text)
+
+    view = on_service(app, broker, work)
+    if dry_run and not is_json:
+        facts([("would stop", view.job.id), ("state", view.job.state), ("not yet sent", view.job.counts.pending)])
+        return
+    document = job_view_document(view)
+    _show_job(view, {**document, "dry_run": True} if dry_run else document, is_json=is_json)

@@ -1,0 +1,164 @@
+"""Options that several commands share, each written once."""
+
+from __future__ import annotations
+
+import getpass
+import re
+import time
+from datetime import datetime
+from enum import StrEnum
+from typing import Annotated, Any, Final, TypeAlias
+
+import typer
+
+from redrive.core.units import UnixMs, duration_ms
+from redrive.errors import ConfigurationError
+
+FILTERS: Final = "Which letters"
+WHERE: Final = "Where"
+
+AppOption: TypeAlias = Annotated[
+    str | None, typer.Option("--app", metavar="MODULE:APP", help="The app to work on, e.g. orders:app.", show_default=False)
+]
+BrokerOption: TypeAlias = Annotated[
+    str | None,
+    typer.Option(
+        "--broker",
+        metavar="URL",
+        help="Its broker instead, e.g. sqlite:///orders.db (else REDRIVE_BROKER, else redrive.toml).",
+        show_default=False,
+    ),
+]
+JsonOption: TypeAlias = Annotated[bool, typer.Option("--json", help="Print one JSON document instead of text.")]
+YesOption: TypeAlias = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")]
+DryRunOption: TypeAlias = Annotated[bool, typer.Option("--dry-run", help="Say exactly what would happen; change nothing.")]
+NoteOption: TypeAlias = Annotated[str, typer.Option("--note", metavar="TEXT", help="Why; kept in the audit trail.")]
+ActorOption: TypeAlias = Annotated[
+    str | None,
+    typer.Option("--actor", metavar="NAME", help="Who, for the audit trail (default: your login).", show_default=False),
+]
+LimitOption: TypeAlias = Annotated[
+    int | None, typer.Option("--limit", "-n", min=1, metavar="N", help="At most so many, oldest first.", show_default=False)
+]
+TargetsArgument: TypeAlias = Annotated[
+    list[str] | None,
+    typer.Argument(
+        metavar="[QUEUE | LETTER...]",
+        help="A queue (the consumer's or the dead-letter queue), or ids of letters (dl_…).",
+        show_default=False,
+    ),
+]
+
+
+class State(StrEnum):
+    """Review states, as a choice that the shell completes."""
+
+    PENDING = "pending"
+    REVIEWED = "reviewed"
+    REPLAYED = "replayed"
+    CLOSED = "closed"
+
+
+QueueOption: TypeAlias = Annotated[
+    str | None, typer.Option("--queue", metavar="QUEUE", help="Of this queue.", show_default=False)
+]
+StateOption: TypeAlias = Annotated[
+    list[State] | None, typer.Option("--state", help="In this review state; may be given several times.", show_default=False)
+]
+ReasonOption: TypeAlias = Annotated[
+    str | None, typer.Option("--reason", metavar="CODE", help="With this reason code.", show_default=False)
+]
+ErrorCodeOption: TypeAlias = Annotated[
+    str | None, typer.Option("--error-code", metavar="CODE", help="Whose last error has this code.", show_default=False)
+]
+ErrorTypeOption: TypeAlias = Annotated[
+    str | None, typer.Option("--error-type", metavar="NAME", help="Whose last error is of this class.", show_default=False)
+]
+TenantOption: TypeAlias = Annotated[
+    str | None, typer.Option("--tenant", metavar="NAME", help="Of this tenant.", show_default=False)
+]
+KeyOption: TypeAlias = Annotated[
+    str | None, typer.Option("--key", metavar="KEY", help="With this idempotency key.", show_default=False)
+]
+TypeOption: TypeAlias = Annotated[
+    str | None, typer.Option("--type", metavar="TYPE", help="Of this message type.", show_default=False)
+]
+GroupOption: TypeAlias = Annotated[
+    str | None, typer.Option("--group", metavar="ID", help="Of this group (see: dlq stats).", show_default=False)
+]
+SinceOption: TypeAlias = Annotated[
+    str | None,
+    typer.Option(
+        "--since",
+        metavar="TIME",
+        help="Dead since then: 2h (ago), or 2026-01-31T12:00:00+01:00 (with an offset).",
+        show_default=False,
+    ),
+]
+UntilOption: TypeAlias = Annotated[
+    str | None,
+    typer.Option("--until", metavar="TIME", help="Dead before then; written as for --since.", show_default=False),
+]
+TextOption: TypeAlias = Annotated[
+    str | None,
+    typer.Option("--text", metavar="TEXT", help="With this in reason, message id or key.", show_default=False),
+]
+IdOption: TypeAlias = Annotated[
+    list[str] | None,
+    typer.Option("--id", metavar="LETTER", help="This letter; may be given several times.", show_default=False),
+]
+
+_RELATIVE: Final = re.compile(r"\d+(?:\.\d+)?\s*(?:ms|s|m|h|d)", re.ASCII)
+_RATE: Final = re.compile(r"(\d+(?:\.\d+)?)\s*(?:/\s*(s|sec|second|m|min|minute|h|hour))?", re.ASCII)
+_SECONDS: Final = {"s": 1, "m": 60, "h": 3_600}
+
+
+def parse_time(text: str | None, name: str, *, now: UnixMs | None = None) -> UnixMs | None:
+    """A time filter: a duration before now, or an RFC 3339 instant, which must carry an offset.
+
+    Raises `ConfigurationError`; a time without an offset is refused because it means another instant on every host
+    (cases.md BO-05).
+    """
+    if text is None:
+        return None
+    if _RELATIVE.fullmatch(text.strip()):
+        base = time.time_ns() // 1_000_000 if now is None else now
+        return base - duration_ms(text, field=name)
+    try:
+        at = datetime.fromisoformat(text.strip())
+    except ValueError:
+        raise ConfigurationError(
+            f'{name} is "{text}", which is no time.', hint="Write 2h for two hours ago, or 2026-01-31T12:00:00+01:00."
+        ) from None
+    if at.utcoffset() is None:
+        raise ConfigurationError(
+            f'{name} is "{text}", a time without an offset.', hint=f"Write {text}Z for UTC, or an offset such as +01:00."
+        )
+    return round(at.timestamp() * 1_000)
+
+
+def parse_rate(text: str | None) -> float | None:
+    """A rate as so many per second: `50`, `50/s`, `100/min`, `1000/h`."""
+    if text is None:
+        return None
+    found = _RATE.fullmatch(text.strip())
+    rate = float(found[1]) / _SECONDS[(found[2] or "s")[0]] if found else 0
+    if rate <= 0:
+        raise ConfigurationError(f'--rate is "{text}".', hint="Write so many per time: 50/s, 100/min, or 50 (a second).")
+    return rate
+
+
+def actor_name(actor: str | None) -> str:
+    """Who acts: as given, else the login name."""
+    if actor is not None and actor.strip():
+        return actor
+    try:
+        return getpass.getuser()
+    except (OSError, KeyError):
+        return "unknown"
+
+
+def refuse_unless(condition: Any, text: str, hint: str = "") -> None:
+    """Raise `ConfigurationError` where options do not fit together."""
+    if not condition:
+        raise ConfigurationError(text, hint=hint)

@@ -1,0 +1,98 @@
+"""`redrive queues list`, `redrive backup`, `redrive restore`."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from redrive.cli import options as o
+from redrive.cli.output import ago, note, print_json, say, table
+from redrive.cli.prompts import confirm
+from redrive.cli.target import find_app, on_service
+
+
+def list_queues(
+    app: o.AppOption = None, *, broker: o.BrokerOption = None, is_json: o.JsonOption = False
+) -> None:
+    """List queues: what can be handed out now, waits for its time, is in hand, and is dead.
+
+    \b
+      redrive queues list --app orders:app
+      redrive queues list --broker sqlite:///orders.db --json
+    """
+    from redrive.views import queue_document
+
+    queues = on_service(app, broker, lambda service: service.queues())
+    if is_json:
+        print_json({"queues": [queue_document(queue) for queue in queues]})
+        return
+    if not queues:
+        note("No queues.")
+        return
+    now = time.time_ns() // 1_000_000
+    table(
+        ("queue", "ready", "scheduled", "in hand", "dead", "oldest waits"),
+        [
+            (queue.queue, queue.ready, queue.scheduled, queue.leased, queue.dead, ago(queue.oldest_ready_at, now))
+            for queue in queues
+        ],
+        right=("ready", "scheduled", "in hand", "dead", "oldest waits"),
+    )
+
+
+def backup(
+    target: Annotated[Path, typer.Argument(metavar="FILE", help="The new file to write.")],
+    *,
+    app: o.AppOption = None,
+    broker: o.BrokerOption = None,
+    is_json: o.JsonOption = False,
+) -> None:
+    """Copy everything (queues, claims, dead letters, jobs) into a new file, while workers go on.
+
+    \b
+      redrive backup nightly.db --broker sqlite:///orders.db
+    """
+    on_service(app, broker, lambda service: service.backup(target))
+    size = target.stat().st_size
+    if is_json:
+        print_json({"file": str(target), "bytes": size})
+    else:
+        say(f"Everything is in {target} ({size} bytes).")
+
+
+def restore(
+    source: Annotated[Path, typer.Argument(metavar="FILE", help="A file that `redrive backup` wrote.")],
+    *,
+    overwrite: Annotated[
+        bool, typer.Option("--overwrite", help="Replace the file that is there; it is kept beside it.")
+    ] = False,
+    yes: o.YesOption = False,
+    dry_run: o.DryRunOption = False,
+    app: o.AppOption = None,
+    broker: o.BrokerOption = None,
+    is_json: o.JsonOption = False,
+) -> None:
+    """Put a backup in the place of the broker's file. Stop every worker first.
+
+    \b
+      redrive restore nightly.db --broker sqlite:///orders.db --dry-run
+    """
+    from redrive.service import restore_backup
+    from redrive.views import restored_document
+
+    found = find_app(app, broker, may_create=True)
+    if not dry_run:
+        confirm(f"Put {source} in the place of {found.settings.broker}?", yes=yes)
+    result = asyncio.run(restore_backup(found, source, overwrite=overwrite, dry_run=dry_run))
+    if is_json:
+        print_json(restored_document(result))
+    elif dry_run:
+        say(f"{result.source} is whole. It would become {result.target}. Nothing was changed.")
+    else:
+        say(f"{result.target} now holds what {result.source} holds.")
+        if result.kept is not None:
+            say(f"The file that was there is kept as {result.kept}.")

@@ -1,0 +1,135 @@
+"""`/metrics`, `/healthz`, `/readyz`, alone or beside what the app mounts.
+
+`/healthz` answers 200 as long as the loop turns (a failing dependency must not restart the process), `/readyz` 503
+with the reasons while this process does not do its work, `/metrics` always, with the last known depths when the store
+is away.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from importlib.metadata import version
+from typing import Final
+
+from starlette.applications import Starlette
+from starlette.requests import Request
+from starlette.responses import JSONResponse, Response
+from starlette.routing import BaseRoute, Mount, Route
+
+from redrive.core.letters.selection import OPEN_STATES, Selection
+from redrive.core.units import Millis
+from redrive.errors import ConfigurationError, RedriveError
+from redrive.runtime.app import Redrive
+from redrive.runtime.labels import label_text
+from redrive.runtime.metrics import CODES_SHOWN, QUEUES_SHOWN, TENANTS_SHOWN, Labels, Metrics
+from redrive.web.readiness import Readiness
+
+DEPTHS_EVERY_MS: Final[Millis] = 1_000
+LETTERS_EVERY_MS: Final[Millis] = 5_000
+"""A scrape reads the store no more often than this, however many scrape (counting a million letters takes a while)."""
+CONTENT_TYPE: Final = "text/plain; version=1.0.0; charset=utf-8"
+
+
+class Probes:
+    """The metrics and the readiness of one app, and the three answers made from them."""
+
+    def __init__(self, app: Redrive, metrics: Metrics | None = None) -> None:
+        self._app = app
+        self.metrics = Metrics() if metrics is None else metrics
+        self.metrics.subscribe(app.events)
+        self.readiness = Readiness(app)
+        self._depths_ms: float | None = None
+        self._letters_ms: float | None = None
+
+    @property
+    def routes(self) -> list[BaseRoute]:
+        """To be put into any Starlette or FastAPI app."""
+        return [
+            Route("/metrics", self._metrics, name="metrics"),
+            Route("/healthz", self._health, name="healthz"),
+            Route("/readyz", self._ready, name="readyz"),
+        ]
+
+    async def _health(self, _request: Request) -> Response:
+        return JSONResponse({"alive": True, "app": self._app.name, "version": version("redrive")})
+
+    async def _ready(self, _request: Request) -> Response:
+        obstacles = await self.readiness.obstacles()
+        reasons = [{"code": o.code, "text": o.text, "queue": o.queue} for o in obstacles]
+        return JSONResponse(
+            {"ready": not reasons, "app": self._app.name, "reasons": reasons}, status_code=503 if reasons else 200
+        )
+
+    async def _metrics(self, _request: Request) -> Response:
+        await self.refresh()
+        return Response(self.metrics.render(), headers={"content-type": CONTENT_TYPE})
+
+    async def refresh(self) -> None:
+        """Read depths and open letters, unless they were read just now. A store that is away counts as a scrape error."""
+        now = self._app.clock.monotonic_ms()
+        try:
+            if self._depths_ms is None or now - self._depths_ms >= DEPTHS_EVERY_MS:
+                self._depths_ms = now
+                await self._read_depths()
+            if self._letters_ms is None or now - self._letters_ms >= LETTERS_EVERY_MS:
+                self._letters_ms = now
+                await self._read_letters()
+        except ConfigurationError:
+            return  # not open yet: nothing to read, and no fault of the store
+        except RedriveError:
+            self.metrics.scrape_failed()
+
+    async def _read_depths(self) -> None:
+        depths = (await self._app.backend.broker.depths())[:QUEUES_SHOWN]
+        now = self._app.clock.now()
+        counts: dict[Labels, float] = {}
+        ages: dict[Labels, float] = {}
+        for depth in depths:
+            queue = label_text(depth.queue)
+            for state in ("ready", "scheduled", "leased"):
+                counts[queue, state] = getattr(depth, state)
+            ages[(queue,)] = 0.0 if depth.oldest_ready_at is None else max(0, now - depth.oldest_ready_at) / 1_000
+        self.metrics.set_gauges({"queue_depth": counts, "queue_oldest_ready_age_seconds": ages})
+
+    async def _read_letters(self) -> None:
+        stats = await self._app.backend.letters.stats(Selection(states=OPEN_STATES), top=QUEUES_SHOWN)
+        age_ms = 0 if stats.oldest_at is None else max(0, self._app.clock.now() - stats.oldest_at)
+        self.metrics.set_gauges(
+            {
+                "dlq_size": {(): stats.total},
+                "dlq_oldest_age_seconds": {(): age_ms / 1_000},
+                "dlq_by_queue": _labelled(stats.by_queue, QUEUES_SHOWN),
+                "dlq_by_error_code": _labelled(stats.by_reason, CODES_SHOWN),
+                "dlq_by_company": _labelled(stats.by_tenant, TENANTS_SHOWN),
+            }
+        )
+
+
+def _labelled(counts: dict[str, int], limit: int) -> dict[Labels, float]:
+    """The largest `limit` of counts that come largest first."""
+    return {(label_text(name),): count for name, count in list(counts.items())[:limit]}
+
+
+def probes_app(app: Redrive, probes: Probes | None = None) -> Starlette:
+    """An ASGI app with nothing but the probes of `app`; the caller opens the app."""
+    return Starlette(routes=(probes or Probes(app)).routes)
+
+
+def compose(app: Redrive, probes: Probes | None = None) -> Starlette:
+    """An ASGI app with the probes and everything the app mounts. It opens the app for as long as it is served; a
+    mounted app sees the lifespan too.
+    """
+    found = probes or Probes(app)
+    mounts = [Mount(path, app=mounted) for path, mounted in sorted(app.mounts.items(), key=_longest_first)]
+
+    @asynccontextmanager
+    async def lifespan(_starlette: Starlette) -> AsyncIterator[None]:
+        async with app:
+            yield
+
+    return Starlette(routes=[*found.routes, *mounts], lifespan=lifespan)
+
+
+def _longest_first(entry: tuple[str, object]) -> tuple[int, str]:
+    return -len(entry[0]), entry[0]
