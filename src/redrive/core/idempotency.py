@@ -16,7 +16,7 @@ them to it.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import Final, TypeAlias
 
@@ -128,6 +128,90 @@ def judge(record: ClaimRecord | None, *, queue: str, key: str, now: UnixMs) -> V
     if record.state is ClaimState.DEAD_LETTERED:
         return Acquired(ref=ref, attempts=1, cycle=record.cycle + 1)
     return Acquired(ref=ref, attempts=record.attempts + 1, cycle=record.cycle)
+
+
+def claimed(
+    record: ClaimRecord | None, verdict: Acquired, *, owner: str, lease_until: UnixMs, now: UnixMs
+) -> ClaimRecord:
+    """The record once the store has made `verdict` true. The digest a gateway registered stays with a live record."""
+    digest = None if record is None or is_expired(record, now) else record.digest
+    return ClaimRecord(
+        queue=verdict.ref.queue,
+        key=verdict.ref.key,
+        state=ClaimState.PROCESSING,
+        attempts=verdict.attempts,
+        cycle=verdict.cycle,
+        token=verdict.ref.token,
+        owner=owner,
+        lease_until=lease_until,
+        digest=digest,
+        updated_at=now,
+    )
+
+
+_END_EVENTS: Final[dict[ClaimState, tuple[ClaimEvent, ...]]] = {
+    ClaimState.PROCESSED: (ClaimEvent.SUCCEED,),
+    ClaimState.FAILED: (ClaimEvent.FAIL,),
+    ClaimState.RECEIVED: (ClaimEvent.RELEASE,),
+    ClaimState.DEAD_LETTERED: (ClaimEvent.FAIL, ClaimEvent.DEAD_LETTER),
+}
+"""What ending a claim in a state is in events: a dead letter passes through FAILED."""
+
+
+def ended(
+    record: ClaimRecord | None, to: ClaimState, *, token: int, now: UnixMs, expires_at: UnixMs | None = None
+) -> ClaimRecord | None:
+    """The record after a claim ended in `to`; None where it may not: another token, or not a move of the table.
+
+    A release (`to` RECEIVED) gives its start back, and leaves a record that failed before as FAILED.
+    """
+    if record is None or record.token != token:
+        return None
+    # A failed record whose retry is given up without another start is dead-lettered from where it is.
+    events = _END_EVENTS[to][1:] if record.state is ClaimState.FAILED else _END_EVENTS[to]
+    state: ClaimState | None = record.state if events else None
+    for event in events:
+        state = None if state is None else TRANSITIONS[state].get(event)
+    if state is None:
+        return None
+    is_release = to is ClaimState.RECEIVED
+    attempts = max(0, record.attempts - 1) if is_release else record.attempts
+    return replace(
+        record,
+        state=ClaimState.FAILED if is_release and attempts else state,
+        attempts=attempts,
+        owner=None,
+        lease_until=None,
+        expires_at=expires_at,
+        updated_at=now,
+    )
+
+
+def reopened(record: ClaimRecord, *, now: UnixMs, keep_attempts: bool = False) -> ClaimRecord | None:
+    """The record after a redrive or a new send; None where its state does not allow it.
+
+    A new cycle, so the letter of the last one keeps its id. `keep_attempts`: the old count goes on.
+    """
+    after = TRANSITIONS[record.state].get(ClaimEvent.REOPEN)
+    if after is None:
+        return None
+    return replace(
+        record,
+        state=after,
+        attempts=record.attempts if keep_attempts else 0,
+        cycle=record.cycle + (record.state is ClaimState.DEAD_LETTERED),
+        owner=None,
+        lease_until=None,
+        expires_at=None,
+        updated_at=now,
+    )
+
+
+def renewed(record: ClaimRecord | None, *, token: int, lease_until: UnixMs) -> ClaimRecord | None:
+    """The record with a longer lease; None where the claim is no longer this token's."""
+    if record is None or record.token != token or record.state is not ClaimState.PROCESSING:
+        return None
+    return replace(record, lease_until=lease_until)
 
 
 def is_expired(record: ClaimRecord, now: UnixMs) -> bool:

@@ -62,6 +62,37 @@ def round_half_up(value: float) -> int:
     return math.floor(value + 0.5)
 
 
+def wire_delay(delay_ms: float) -> str:
+    """A delay as brokers take it (AMQP `expiration`): whole milliseconds as text, rounded up so that it is never early.
+
+    Raises ValueError for what is negative or not finite.
+    """
+    if not 0 <= delay_ms < math.inf:
+        raise ValueError(f"a delay on the wire must be finite and not negative, got {delay_ms!r}")
+    return str(min(math.ceil(delay_ms), MAX_DELAY_MS))
+
+
+def parse_instant(text: str, *, field: str = "time") -> UnixMs:
+    """An instant from RFC 3339 text with an offset ("2026-01-31T12:00:00+01:00", "…Z"), whatever the host's zone.
+
+    Raises `ConfigurationError` naming `field`: not a time, or one without an offset, which would mean another instant
+    on every host.
+    """
+    try:
+        moment = datetime.fromisoformat(text.strip())
+        if moment.utcoffset() is not None:
+            return (moment - _EPOCH) // timedelta(milliseconds=1)
+    except (ValueError, OverflowError):
+        pass
+    raise ConfigurationError(
+        f"{field} is {text!r}, which is not an instant.",
+        hint='Write RFC 3339 with an offset: "2026-01-31T12:00:00Z" or "2026-01-31T13:00:00+01:00".',
+    )
+
+
+_EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
+
+
 def rfc3339(at: UnixMs) -> str:
     """An instant as RFC 3339 text in UTC with milliseconds, e.g. 2026-01-31T12:00:00.250Z."""
     whole, ms = divmod(at, 1_000)

@@ -75,13 +75,20 @@ class Letter:
     outstanding_job: str | None = None
 
 
-def letter_id(queue: str, *, key: str | None, cycle: int, message_id: str, position: str) -> str:
+def letter_id(
+    queue: str, *, key: str | None, cycle: int, message_id: str, position: str, published_at: UnixMs = 0
+) -> str:
     """The id a dead letter of this message always gets.
 
-    With a key: (queue, key, cycle), so a crash between storing and settling stores the same letter again.
+    With a key: (queue, key, cycle, when it was sent), so a crash between storing and settling stores the same letter
+    again. The cycle alone is not enough: it starts at 0 again once the key's record is gone, and a letter that a
+    person has not closed may be older than that.
     Without: (queue, message id, position), `position` being the broker's own mark for this copy, so that two
     malformed messages never overwrite each other (systems.md A, Trap).
     """
-    parts = ("key", queue, key, str(cycle)) if key is not None else ("copy", queue, message_id, position)
+    if key is not None:
+        parts: tuple[str, ...] = ("key", queue, key, str(cycle), str(published_at))
+    else:
+        parts = ("copy", queue, message_id, position)
     digest = hashlib.sha256("\x00".join(f"{len(part)}:{part}" for part in parts).encode("utf-8", "surrogatepass"))
     return f"dl_{digest.hexdigest()[:24]}"

@@ -51,6 +51,7 @@ def letter_of(
             cycle=cycle or 0,
             message_id=message.id,
             position=position,
+            published_at=message.published_at,
         ),
         system=system,
         queue=queue,
