@@ -1,0 +1,77 @@
+"""redrive on its embedded broker, everything on: idempotency, retry policy, leases, events; fully durable.
+
+Publishing is what a web app does: 100 callers at once, each awaiting its own `publish`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+from typing import Any, Final
+
+from bench.measure import Run, Stopwatch, peak_rss_mb
+from bench.work import Tally
+from redrive import Redrive, Settings
+from redrive.core.idempotency import ClaimState
+
+CALLERS: Final = 100
+QUEUE: Final = "orders"
+
+
+def run(place: Path, texts: list[str], _option: str) -> Run:
+    """Publish every text under its own key, then let one worker consume them."""
+    return asyncio.run(_run(place / "orders.db", texts))
+
+
+async def _run(file: Path, texts: list[str]) -> Run:
+    app = Redrive("bench", settings=Settings(broker=f"sqlite:///{file}", durability="full"))
+    tally, done = Tally(), asyncio.Event()
+
+    @app.consumer(QUEUE)
+    async def handle(order: dict[str, Any]) -> None:
+        if tally.add(order) == len(texts):
+            done.set()
+
+    async with app:
+        publishing = Stopwatch()
+        await publish(app, texts)
+        publish_s, publish_cpu_s = publishing.wall_s, publishing.cpu_s
+
+        worker = app.worker()
+        consuming = Stopwatch()
+        running = asyncio.create_task(worker.run())
+        await done.wait()
+        worker.stop()
+        await running
+        # Stopping waits until the last batch is settled: that is part of the work.
+        consume_s, consume_cpu_s = consuming.wall_s, consuming.cpu_s
+        await _check_settled(app, len(texts))
+    tally.check(len(texts))
+    return Run(
+        messages=len(texts),
+        publish_s=publish_s,
+        consume_s=consume_s,
+        cpu_s=publish_cpu_s + consume_cpu_s,
+        synchronous=app.settings.durability,
+        rss_mb=peak_rss_mb(),
+    )
+
+
+async def publish(app: Redrive, texts: list[str]) -> None:
+    """Send all texts as JSON from `CALLERS` tasks, each with an idempotency key of its own."""
+    numbered = iter(enumerate(texts))
+
+    async def call() -> None:
+        for number, text in numbered:
+            await app.publish(QUEUE, text.encode(), idempotency_key=f"key-{number}", content_type="application/json")
+
+    await asyncio.gather(*(call() for _ in range(CALLERS)))
+
+
+async def _check_settled(app: Redrive, count: int) -> None:
+    """Nothing may be left behind, and the keys must be on record as processed: that is what is being paid for."""
+    left = sum(depth.ready + depth.scheduled + depth.leased for depth in await app.backend.broker.depths())
+    for number in (0, count - 1):
+        record = await app.backend.claims.get(QUEUE, f"key-{number}")
+        if left or record is None or record.state is not ClaimState.PROCESSED:
+            raise RuntimeError(f"{left} messages left, key-{number} is {record}")
