@@ -11,10 +11,10 @@ file); the policy is read once, when this module is imported.
 import os
 from datetime import timedelta
 
-from redrive import Delivery, Redrive
+from redrive import Delivery, Redrive, Rule
 from redrive.ingest import Gateway
 
-from .downstream import Downstream
+from .downstream import Downstream, PayloadRefused
 from .messages import CourierEvent, build_message
 from .policy import DLQ_QUEUE, MAIN_QUEUE, policy_from, sources_from
 
@@ -41,6 +41,7 @@ app.mount("/webhooks", gateway)
     idempotency_ttl="30d",
     dead_letter_queue=DLQ_QUEUE,
     letter_ttl=timedelta(days=policy.dlq_ttl_days),
+    rules=[Rule(PayloadRefused, "permanent", "VALIDATION_FAILED")],
     attempt_field="attempt",
 )
 def deliver(event: CourierEvent, delivery: Delivery) -> None:

@@ -9,12 +9,16 @@ from urllib.parse import urlsplit
 
 import msgspec
 
-from redrive import ConfigurationError, DeadLetter
+from redrive import ConfigurationError
 
 from .messages import CourierEvent
 
 INVALID_PAYLOAD = frozenset({400, 413, 422})
 """Statuses by which the service says that this payload will never do; everything else may pass later."""
+
+
+class PayloadRefused(Exception):
+    """The service will never take this payload. Permanent, by the consumer's rule."""
 
 
 class DownstreamUnavailable(Exception):
@@ -61,6 +65,6 @@ class Downstream:
         finally:
             connection.close()
         if response.status in INVALID_PAYLOAD:
-            raise DeadLetter(f"The service refused the payload: {response.status} {text}", code="VALIDATION_FAILED")
+            raise PayloadRefused(f"The service refused the payload: {response.status} {text}")
         if not 200 <= response.status < 300:
             raise DownstreamUnavailable(f"The service answered {response.status} {text}")

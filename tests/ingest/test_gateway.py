@@ -149,7 +149,7 @@ async def test_the_checks_come_in_the_order_of_the_system(make: Make, app: Redri
     """Each request has every fault from its own on; the answer names the first."""
     big = b"x" * 101
     bad_json, bad_field = refusing(InvalidBody("no object")), refusing(InvalidField("eventId", "eventId is required."))
-    limited = make(max_body_bytes=100, rate_per_s=1, build=bad_json)
+    limited = make(max_body_bytes=100, rate=1, build=bad_json)
     await send(limited, BODY, [])
 
     assert 413 == (await send(limited, big, [], path="/nobody")).status
@@ -177,7 +177,7 @@ async def test_a_wrong_field_is_named(make: Make) -> None:
 
 
 async def test_the_rate_holds_per_source_and_says_when_to_come_back(make: Make, clock: FakeClock) -> None:
-    gateway = make(sources={"a": Source(secrets=[SECRET], rate_per_s=2), "b": [SECRET]})
+    gateway = make(sources={"a": Source(secrets=[SECRET], rate=2), "b": [SECRET]})
 
     statuses = [(await send(gateway, BODY, [], path="/a")).status for _ in range(3)]
     limited = await send(gateway, BODY, [], path="/a")
@@ -390,12 +390,12 @@ async def test_served_by_itself_it_opens_and_closes_its_app() -> None:
         {"sources": {"a": "secret"}},
         {"sources": {"a": [""]}},
         {"sources": {"a": ["s"] * 11}},
-        {"sources": {"a": Source(secrets=["s"], rate_per_s=0)}},
+        {"sources": {"a": Source(secrets=["s"], rate=0)}},
         {"sources": {"a": ["not base64!"]}, "scheme": StandardWebhooks()},
         {"tolerance": "soon"},
         {"max_body_bytes": 0},
         {"max_in_flight": 0},
-        {"rate_per_s": 0},
+        {"rate": 0},
     ],
 )
 def test_wrong_settings_are_named_at_once(make: Make, options: dict[str, Any]) -> None:

@@ -23,7 +23,9 @@ def test_secrets_are_a_json_object_of_lists() -> None:
     assert {} == secrets_from({"COURIER_SECRETS": " "}, name="COURIER_SECRETS")
 
 
-@pytest.mark.parametrize("text", ["{", "[]", '"x"', '{"a": "s3cret"}', '{"a": []}', '{"a": [""]}', '{"a": [7]}', "[" * 9_999])
+@pytest.mark.parametrize(
+    "text", ["{", "[]", '"x"', '{"a": "s3cret"}', '{"a": []}', '{"a": [""]}', '{"a": [7]}', "[" * 9_999]
+)
 def test_wrong_secrets_are_refused_by_the_variables_name_without_showing_them(text: str) -> None:
     with pytest.raises(ConfigurationError) as caught:
         secrets_from({"COURIER_SECRETS": text}, name="COURIER_SECRETS")

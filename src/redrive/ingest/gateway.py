@@ -30,7 +30,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Final
 
-from redrive.core.policy.flow import TokenBucket
+from redrive.core.policy.flow import Bucket, Rate, RateSpec, full_bucket, parse_rate, take, wait_ms
 from redrive.core.ports import Published
 from redrive.core.units import Duration, duration_ms
 from redrive.errors import ConfigurationError, InvalidMessageError, RedriveError
@@ -53,8 +53,8 @@ from redrive.ingest.webhook import Build, Envelope, InvalidBody, InvalidField, W
 from redrive.runtime.app import Redrive
 
 DEFAULT_MAX_BODY_BYTES: Final = 1024 * 1024
-DEFAULT_RATE_PER_S: Final = 1_000
-"""Requests per second and source (systems.md A, Gateway)."""
+DEFAULT_RATE: Final = Rate(count=1_000, per_ms=1_000)
+"""Requests per source (systems.md A, Gateway)."""
 DEFAULT_TOLERANCE: Final = "300s"
 DEFAULT_MAX_IN_FLIGHT: Final = 1_000
 RETRY_AFTER_S: Final = 5
@@ -72,7 +72,7 @@ class _Lane:
     scheme: Scheme
     keys: tuple[bytes, ...] = field(repr=False)
     build: Build
-    bucket: TokenBucket
+    bucket: Bucket
 
 
 @dataclass(slots=True, kw_only=True)
@@ -91,8 +91,8 @@ class Gateway:
     """`POST /{source}` into `queue`. Mount it: `app.mount("/webhooks", gateway)`, or in Starlette and FastAPI alike.
 
     `sources`: names with their secrets, or a `SourcesReader` such as `SecretsFile`. `scheme` and `build` hold for
-    sources that have none of their own. `tolerance`: how far a signed time may lie from now. `rate_per_s`: per
-    source and process, with a burst of one second's worth.
+    sources that have none of their own. `tolerance`: how far a signed time may lie from now. `rate`: per source
+    and process, "1000/s" or a number per second, with a burst of one second's worth.
 
     Raises `ConfigurationError` where a source, secret or limit is wrong.
     """
@@ -107,7 +107,7 @@ class Gateway:
         build: Build | None = None,
         tolerance: Duration = DEFAULT_TOLERANCE,
         max_body_bytes: int = DEFAULT_MAX_BODY_BYTES,
-        rate_per_s: float = DEFAULT_RATE_PER_S,
+        rate: RateSpec = DEFAULT_RATE,
         max_in_flight: int = DEFAULT_MAX_IN_FLIGHT,
         body_timeout: Duration = "10s",
         enqueue_timeout: Duration = "10s",
@@ -121,7 +121,7 @@ class Gateway:
         self._build = raw_message() if build is None else build
         self._tolerance_ms = duration_ms(tolerance, field="tolerance")
         self._max_body_bytes = max_body_bytes
-        self._rate_per_s = rate_per_s
+        self._rate = parse_rate(rate)
         self._max_in_flight = max_in_flight
         self._body_timeout_s = duration_ms(body_timeout, field="body_timeout") / 1_000
         self._enqueue_timeout_s = duration_ms(enqueue_timeout, field="enqueue_timeout") / 1_000
@@ -227,11 +227,11 @@ class Gateway:
         return lane
 
     def _check_rate(self, lane: _Lane) -> None:
-        now_ms = self._app.clock.monotonic_ms()
-        wait_ms = lane.bucket.take(now_ms)
-        if wait_ms:
+        now_ms = int(self._app.clock.monotonic_ms())
+        lane.bucket, granted = take(lane.bucket, 1, now_ms)
+        if not granted:
             detail = "This source sends faster than its rate allows. Nothing was enqueued; send it again."
-            retry_after_s = max(1, math.ceil(wait_ms / 1_000))
+            retry_after_s = max(1, math.ceil(wait_ms(lane.bucket, now_ms) / 1_000))
             raise Refused(Problem(status=429, code="rate_limited", detail=detail, retry_after_s=retry_after_s))
 
     def _verified(self, request: _Request, lane: _Lane, body: bytes) -> Webhook:
@@ -336,16 +336,18 @@ class Gateway:
 
     def _lane(self, name: str, source: Source, before: _Lane | None) -> _Lane:
         scheme = self._scheme if source.scheme is None else source.scheme
-        rate_per_s = self._rate_per_s if source.rate_per_s is None else source.rate_per_s
-        keeps = before is not None and before.bucket.rate_per_s == rate_per_s
+        rate = self._rate if source.rate is None else parse_rate(source.rate, field=f"rate of source {name}")
+        bucket = full_bucket(rate, int(self._app.clock.monotonic_ms()))
+        if before is not None and before.bucket.rate == rate:
+            # A rotation of secrets must not hand a sender a fresh burst.
+            bucket = before.bucket
         return _Lane(
             name=name,
             source=source,
             scheme=scheme,
             keys=tuple(scheme.key(secret) for secret in source.secrets),
             build=self._build if source.build is None else source.build,
-            # A rotation of secrets must not hand a sender a fresh burst.
-            bucket=before.bucket if keeps and before is not None else TokenBucket(rate_per_s),
+            bucket=bucket,
         )
 
     # ------------------------------------------------------------------------------------------ standing alone

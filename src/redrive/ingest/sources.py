@@ -15,6 +15,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final, TypeAlias
 
+from redrive.core.policy.flow import RateSpec
 from redrive.errors import ConfigurationError
 from redrive.ingest.signatures import Scheme
 from redrive.ingest.webhook import Build
@@ -28,12 +29,12 @@ SOURCE_NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._\-]{0,62}", re.ASCII)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Source:
-    """One sender. What is None is the gateway's own. `rate_per_s`: requests per second and process."""
+    """One sender. What is None is the gateway's own. `rate`: requests in each process."""
 
     secrets: Sequence[str] = field(repr=False)
     scheme: Scheme | None = None
     build: Build | None = None
-    rate_per_s: float | None = None
+    rate: RateSpec | None = None
 
 
 Sources: TypeAlias = Mapping[str, Source | Sequence[str]]
@@ -99,8 +100,6 @@ def as_sources(given: Sources) -> dict[str, Source]:
         source = value if isinstance(value, Source) else Source(secrets=_secrets_of(name, value, origin="sources"))
         if not 1 <= len(source.secrets) <= MAX_SECRETS:
             raise _wrong(f'Source "{name}" has {len(source.secrets)} secrets: it needs 1 to {MAX_SECRETS}.')
-        if source.rate_per_s is not None and not 0 < source.rate_per_s < float("inf"):
-            raise ConfigurationError(f'The rate of source "{name}" is {source.rate_per_s!r}: it must be above 0.')
         sources[name] = source
     return sources
 
