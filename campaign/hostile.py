@@ -192,7 +192,7 @@ async def _until(stage: Stage, what: str, holds: Callable[[], Any], *, running: 
 
 async def _webhooks(stage: Stage, requests: list[Request]) -> None:
     app = Redrive("hostile", settings=Settings(broker=f"sqlite:///{stage.file}"))
-    gateway = Gateway(app, "hostile.hooks", sources={"known": [SECRET]}, scheme=GitHub(), rate_per_s=1_000_000)
+    gateway = Gateway(app, "hostile.hooks", sources={"known": [SECRET]}, scheme=GitHub(), rate=1_000_000)
     answers: Counter[int | None] = Counter()
     accepted: set[bytes] = set()
     async with app:
