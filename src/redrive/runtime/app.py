@@ -346,9 +346,9 @@ def _memory(url: str, clock: Clock, settings: Settings) -> Backend:
     from redrive.runtime.ledger import OrderedLedger  # noqa: PLC0415
     from redrive.stores.memory import MemoryClaimStore, MemoryJobStore, MemoryLetterStore  # noqa: PLC0415
 
-    broker, claims, letters = MemoryBroker(clock=clock), MemoryClaimStore(clock=clock), MemoryLetterStore(clock=clock)
+    broker, claims, letters = MemoryBroker(clock=clock), MemoryClaimStore(clock=clock), MemoryLetterStore()
     jobs = MemoryJobStore(letters, clock=clock)
-    ledger = OrderedLedger(broker, claims, letters, jobs, clock)
+    ledger = OrderedLedger(broker=broker, claims=claims, letters=letters, jobs=jobs, clock=clock)
     return Backend(url=url, ledger=ledger, broker=broker, claims=claims, letters=letters, jobs=jobs)
 
 
