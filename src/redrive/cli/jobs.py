@@ -199,14 +199,14 @@ def _show_job(view: JobView, document: dict[str, object], *, is_json: bool) -> N
     returned = view.returned
     if returned is not None and returned.came_back:
         note(
-            f"Warning: {returned.percent} % came back within the last minute ({returned.came_back} of {returned.sent}). "
-            "Is the cause fixed?"
+            f"Warning: {returned.percent} % came back within the last minute "
+            f"({returned.came_back} of {returned.sent}). Is the cause fixed?"
         )
 
 
 def list_jobs(
     job_id: Annotated[
-        str | None, typer.Argument(metavar="[JOB]", help="One job, with what it skipped and why.", show_default=False)
+        str | None, typer.Argument(metavar="JOB", help="One job, with what it skipped and why.", show_default=False)
     ] = None,
     *,
     limit: Annotated[int, typer.Option("--limit", "-n", min=1, max=1_000, help="How many, newest first.")] = 20,

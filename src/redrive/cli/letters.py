@@ -234,8 +234,8 @@ def review(
         tenant=tenant, key=key, message_type=message_type, group=group, since=since, until=until, text=text, ids=ids,
     )  # fmt: skip
     _change(
-        selection, ReviewState.REVIEWED, "review", is_all=is_all, limit=limit, note_text=note_text, actor=actor, yes=yes,
-        dry_run=dry_run, app=app, broker=broker, is_json=is_json,
+        selection, ReviewState.REVIEWED, "review", is_all=is_all, limit=limit, note_text=note_text, actor=actor,
+        yes=yes, dry_run=dry_run, app=app, broker=broker, is_json=is_json,
     )  # fmt: skip
 
 
@@ -313,8 +313,8 @@ def restore(
         until=until, text=text, ids=ids,
     )  # fmt: skip
     _change(
-        selection, ReviewState.PENDING, "restore", is_all=is_all, limit=limit, note_text=note_text, actor=actor, yes=yes,
-        dry_run=dry_run, app=app, broker=broker, is_json=is_json,
+        selection, ReviewState.PENDING, "restore", is_all=is_all, limit=limit, note_text=note_text, actor=actor,
+        yes=yes, dry_run=dry_run, app=app, broker=broker, is_json=is_json,
     )  # fmt: skip
 
 

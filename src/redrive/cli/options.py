@@ -18,7 +18,8 @@ FILTERS: Final = "Which letters"
 WHERE: Final = "Where"
 
 AppOption: TypeAlias = Annotated[
-    str | None, typer.Option("--app", metavar="MODULE:APP", help="The app to work on, e.g. orders:app.", show_default=False)
+    str | None,
+    typer.Option("--app", metavar="MODULE:APP", help="The app to work on, e.g. orders:app.", show_default=False),
 ]
 BrokerOption: TypeAlias = Annotated[
     str | None,
@@ -31,19 +32,22 @@ BrokerOption: TypeAlias = Annotated[
 ]
 JsonOption: TypeAlias = Annotated[bool, typer.Option("--json", help="Print one JSON document instead of text.")]
 YesOption: TypeAlias = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")]
-DryRunOption: TypeAlias = Annotated[bool, typer.Option("--dry-run", help="Say exactly what would happen; change nothing.")]
+DryRunOption: TypeAlias = Annotated[
+    bool, typer.Option("--dry-run", help="Say exactly what would happen; change nothing.")
+]
 NoteOption: TypeAlias = Annotated[str, typer.Option("--note", metavar="TEXT", help="Why; kept in the audit trail.")]
 ActorOption: TypeAlias = Annotated[
     str | None,
     typer.Option("--actor", metavar="NAME", help="Who, for the audit trail (default: your login).", show_default=False),
 ]
 LimitOption: TypeAlias = Annotated[
-    int | None, typer.Option("--limit", "-n", min=1, metavar="N", help="At most so many, oldest first.", show_default=False)
+    int | None,
+    typer.Option("--limit", "-n", min=1, metavar="N", help="At most so many, oldest first.", show_default=False),
 ]
 TargetsArgument: TypeAlias = Annotated[
     list[str] | None,
     typer.Argument(
-        metavar="[QUEUE | LETTER...]",
+        metavar="QUEUE|LETTER",
         help="A queue (the consumer's or the dead-letter queue), or ids of letters (dl_…).",
         show_default=False,
     ),
@@ -63,7 +67,8 @@ QueueOption: TypeAlias = Annotated[
     str | None, typer.Option("--queue", metavar="QUEUE", help="Of this queue.", show_default=False)
 ]
 StateOption: TypeAlias = Annotated[
-    list[State] | None, typer.Option("--state", help="In this review state; may be given several times.", show_default=False)
+    list[State] | None,
+    typer.Option("--state", help="In this review state; may be given several times.", show_default=False),
 ]
 ReasonOption: TypeAlias = Annotated[
     str | None, typer.Option("--reason", metavar="CODE", help="With this reason code.", show_default=False)
@@ -72,7 +77,8 @@ ErrorCodeOption: TypeAlias = Annotated[
     str | None, typer.Option("--error-code", metavar="CODE", help="Whose last error has this code.", show_default=False)
 ]
 ErrorTypeOption: TypeAlias = Annotated[
-    str | None, typer.Option("--error-type", metavar="NAME", help="Whose last error is of this class.", show_default=False)
+    str | None,
+    typer.Option("--error-type", metavar="NAME", help="Whose last error is of this class.", show_default=False),
 ]
 TenantOption: TypeAlias = Annotated[
     str | None, typer.Option("--tenant", metavar="NAME", help="Of this tenant.", show_default=False)
@@ -132,7 +138,8 @@ def parse_time(text: str | None, name: str, *, now: UnixMs | None = None) -> Uni
         ) from None
     if at.utcoffset() is None:
         raise ConfigurationError(
-            f'{name} is "{text}", a time without an offset.', hint=f"Write {text}Z for UTC, or an offset such as +01:00."
+            f'{name} is "{text}", a time without an offset.',
+            hint=f"Write {text}Z for UTC, or an offset such as +01:00.",
         )
     return round(at.timestamp() * 1_000)
 
@@ -144,7 +151,9 @@ def parse_rate(text: str | None) -> float | None:
     found = _RATE.fullmatch(text.strip())
     rate = float(found[1]) / _SECONDS[(found[2] or "s")[0]] if found else 0
     if rate <= 0:
-        raise ConfigurationError(f'--rate is "{text}".', hint="Write so many per time: 50/s, 100/min, or 50 (a second).")
+        raise ConfigurationError(
+            f'--rate is "{text}".', hint="Write so many per time: 50/s, 100/min, or 50 (a second)."
+        )
     return rate
 
 

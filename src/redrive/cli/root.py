@@ -32,7 +32,7 @@ class GroupedHelp(TyperGroup):
     def _summary(self, ctx: Any, name: str) -> str:
         command = self.get_command(ctx, name)
         assert command is not None, f"{name} is in SECTIONS and not a command"
-        return str(command.get_short_help_str(limit=70))
+        return str(command.get_short_help_str())
 
 
 app: Final = typer.Typer(
@@ -59,7 +59,7 @@ def root(
         bool, typer.Option("--version", callback=_version, is_eager=True, help="Print the version and exit.")
     ] = False,
 ) -> None:
-    """redrive makes failing messages boring: retries that back off, dead letters with their reason, safe redrive.
+    """Make failing messages boring: retries that back off, dead letters with their reason, safe redrive.
 
     \b
     The first minute:
@@ -73,19 +73,25 @@ def root(
     """
 
 
-app.command("demo")(processes.demo)
-app.command("up")(processes.up)
-app.command("work")(processes.work)
-app.command("serve")(processes.serve)
-app.command("publish")(messages.publish)
-app.command("backup")(storage.backup)
-app.command("restore")(storage.restore)
+app.command("demo", short_help="The five-minute tour, with real webhooks")(processes.demo)
+app.command("up", short_help="Everything in one process, for development")(processes.up)
+app.command("work", short_help="A worker; SIGTERM drains and loses nothing")(processes.work)
+app.command("serve", short_help="What the app mounts, and the probes; no worker")(processes.serve)
+app.command("publish", short_help="Send a message, or a file of JSON lines")(messages.publish)
+app.command("backup", short_help="Copy everything into a new file while workers go on")(storage.backup)
+app.command("restore", short_help="Put a backup in the place of the broker's file")(storage.restore)
 
-queues: Final = typer.Typer(help="Queues: what waits in them.", no_args_is_help=True, rich_markup_mode=None)
-queues.command("list")(storage.list_queues)
+queues: Final = typer.Typer(
+    help="Queues: what waits in them.",
+    short_help="What waits in the queues",
+    no_args_is_help=True,
+    rich_markup_mode=None,
+)
+queues.command("list", short_help="What is ready, scheduled, in hand and dead")(storage.list_queues)
 app.add_typer(queues, name="queues")
 
 dlq: Final = typer.Typer(
+    short_help="List, show, count, redrive, review and close dead letters",
     help="""Dead letters: look at them, send them back, close them.
 
     \b
@@ -101,14 +107,14 @@ dlq: Final = typer.Typer(
     no_args_is_help=True,
     rich_markup_mode=None,
 )
-dlq.command("list")(letters.list_letters)
-dlq.command("show")(letters.show)
-dlq.command("stats")(letters.stats)
-dlq.command("redrive")(jobs.redrive)
-dlq.command("jobs")(jobs.list_jobs)
-dlq.command("resume")(jobs.resume)
-dlq.command("abort")(jobs.abort)
-dlq.command("review")(letters.review)
-dlq.command("close")(letters.close)
-dlq.command("restore")(letters.restore)
+dlq.command("list", short_help="The letters, oldest first")(letters.list_letters)
+dlq.command("show", short_help="One letter: reason, attempts, headers, body, audit")(letters.show)
+dlq.command("stats", short_help="Counts, and the problems behind them")(letters.stats)
+dlq.command("redrive", short_help="Send letters back to be processed")(jobs.redrive)
+dlq.command("jobs", short_help="Redrive jobs, and how far each is")(jobs.list_jobs)
+dlq.command("resume", short_help="Go on with a job that stopped")(jobs.resume)
+dlq.command("abort", short_help="Stop a job")(jobs.abort)
+dlq.command("review", short_help="Mark letters as looked at")(letters.review)
+dlq.command("close", short_help="Nothing more will be done with them")(letters.close)
+dlq.command("restore", short_help="Make closed letters pending again")(letters.restore)
 app.add_typer(dlq, name="dlq")

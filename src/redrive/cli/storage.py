@@ -15,9 +15,7 @@ from redrive.cli.prompts import confirm
 from redrive.cli.target import find_app, on_service
 
 
-def list_queues(
-    app: o.AppOption = None, *, broker: o.BrokerOption = None, is_json: o.JsonOption = False
-) -> None:
+def list_queues(app: o.AppOption = None, *, broker: o.BrokerOption = None, is_json: o.JsonOption = False) -> None:
     """List queues: what can be handed out now, waits for its time, is in hand, and is dead.
 
     \b

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import importlib
-import os
 import sys
 import traceback
 from collections.abc import AsyncIterator, Awaitable, Callable
@@ -46,13 +45,15 @@ def load_app(spec: str) -> Redrive:
     if isinstance(found, Redrive):
         return found
     apps = [key for key, value in vars(module).items() if isinstance(value, Redrive)]
-    hint = f"It has: {', '.join(f'{module_name}:{app}' for app in apps)}." if apps else "It holds no Redrive app at all."
+    hint = (
+        f"It has: {', '.join(f'{module_name}:{app}' for app in apps)}." if apps else "It holds no Redrive app at all."
+    )
     what = "does not exist" if found is None else f"is a {type(found).__name__}, not a Redrive app"
     raise ConfigurationError(f'"{name}" in module "{module_name}" {what}.', hint=hint)
 
 
 def _imported(name: str) -> object:
-    here = os.getcwd()
+    here = str(Path.cwd())
     if here not in sys.path:
         sys.path.insert(0, here)
     try:
@@ -76,7 +77,8 @@ def _broken(name: str, error: Exception) -> ConfigurationError:
     own = [frame for frame in frames if Path(frame.filename).resolve() != Path(__file__).resolve()]
     where = f" ({own[-1].filename}:{own[-1].lineno})" if own else ""
     return ConfigurationError(
-        f'Importing "{name}" failed with {type(error).__name__}: {error}{where}.', hint="Nothing was started or changed."
+        f'Importing "{name}" failed with {type(error).__name__}: {error}{where}.',
+        hint="Nothing was started or changed.",
     )
 
 
@@ -102,9 +104,7 @@ def _check_exists(url: str, *, is_named: bool, may_create: bool) -> None:
     from redrive.runtime.settings import Settings
 
     if url.startswith("memory:"):
-        raise ConfigurationError(
-            "memory:// lives inside one process; another one sees nothing of it.", hint=WHERE_FROM
-        )
+        raise ConfigurationError("memory:// lives inside one process; another one sees nothing of it.", hint=WHERE_FROM)
     if not url.startswith("sqlite:") or Path(sqlite_path(url)).exists():
         return
     if not is_named and url == Settings.__dataclass_fields__["broker"].default:

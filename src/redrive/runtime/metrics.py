@@ -55,7 +55,7 @@ METRICS: Final[Mapping[str, MetricType]] = {
     "deliveries_taken": MetricType(kind="counter", text="Deliveries handed to this worker.", labels=("queue",)),
     "deliveries": MetricType(
         kind="counter",
-        text="Deliveries by how they ended: processed, retried, dead_lettered, requeued, duplicate, lease_lost.",
+        text="Deliveries by how they ended: processed, retried, dead_lettered, requeued, duplicate, lease_lost, unsettled.",
         labels=("queue", "outcome"),
     ),
     "deliveries_in_flight": MetricType(kind="gauge", text="Deliveries taken and not ended.", labels=("queue",)),
@@ -195,6 +195,7 @@ class Metrics:
             "delivery.requeued": self._ended_as("requeued"),
             "delivery.duplicate": self._ended_as("duplicate"),
             "delivery.lease_lost": self._lease_lost,
+            "delivery.unsettled": self._ended_as("unsettled"),
             "delivery.interrupted": self._count("lost_starts", "queue"),
             "delivery.timed_out": self._count("handler_timeouts", "queue"),
             "breaker.changed": self._breaker,

@@ -66,7 +66,7 @@ class Probes:
         return Response(self.metrics.render(), headers={"content-type": CONTENT_TYPE})
 
     async def refresh(self) -> None:
-        """Read depths and open letters, unless they were read just now. A store that is away counts as a scrape error."""
+        """Read depths and open letters, unless they were read just now; a store that is away is a scrape error."""
         now = self._app.clock.monotonic_ms()
         try:
             if self._depths_ms is None or now - self._depths_ms >= DEPTHS_EVERY_MS:

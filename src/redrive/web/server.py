@@ -7,7 +7,7 @@ import socket
 from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager
 from types import TracebackType
-from typing import Any, Final
+from typing import Any, Final, Self
 
 import uvicorn
 
@@ -73,7 +73,7 @@ class HttpServer:
         self._server.should_exit = True
         await asyncio.wait({self._task})
 
-    async def __aenter__(self) -> HttpServer:
+    async def __aenter__(self) -> Self:
         await self.start()
         return self
 
@@ -98,7 +98,7 @@ def _bind(host: str, port: int) -> socket.socket:
         bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         bound.bind((host, port))
         bound.listen(BACKLOG)
-        bound.setblocking(False)
+        bound.setblocking(False)  # noqa: FBT003 - the standard library's own signature
     except (OSError, OverflowError) as error:
         bound.close()
         raise ConfigurationError(

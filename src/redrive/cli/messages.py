@@ -1,0 +1,217 @@
+"""`redrive publish`."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, BinaryIO, Final
+
+import typer
+
+from redrive.cli import options as o
+from redrive.cli.output import note, plural, print_json, say
+from redrive.cli.prompts import Bar
+from redrive.cli.target import on_service
+from redrive.errors import ConfigurationError
+
+if TYPE_CHECKING:
+    from redrive.service import Receipt, Service
+
+BATCH: Final = 1_000
+STDIN: Final = "-"
+JSON_TYPE: Final = "application/json"
+TEXT_TYPE: Final = "text/plain; charset=utf-8"
+
+Arguments = Mapping[str, Any]
+
+
+def publish(
+    queue: Annotated[str, typer.Argument(metavar="QUEUE", help="Where to.")],
+    payload: Annotated[
+        str | None,
+        typer.Argument(
+            metavar="PAYLOAD", help="The body, sent byte for byte; left out or -: standard input.", show_default=False
+        ),
+    ] = None,
+    *,
+    file: Annotated[
+        Path | None,
+        typer.Option(
+            "--file", "-f", metavar="FILE", help="Send every line of this file of JSON lines (-: standard input)."
+        ),
+    ] = None,
+    delay: Annotated[
+        str | None, typer.Option("--delay", metavar="TIME", help="Not before so long: 5s, 10m.", show_default=False)
+    ] = None,
+    key: Annotated[
+        str | None,
+        typer.Option("--key", metavar="KEY", help="Idempotency key: handled once per queue.", show_default=False),
+    ] = None,
+    message_id: Annotated[
+        str | None, typer.Option("--message-id", metavar="ID", help="Its id (else one is made).", show_default=False)
+    ] = None,
+    tenant: Annotated[
+        str | None, typer.Option("--tenant", metavar="NAME", help="Whose it is.", show_default=False)
+    ] = None,
+    priority: Annotated[
+        int | None, typer.Option("--priority", metavar="N", help="1 is the most urgent.", show_default=False)
+    ] = None,
+    headers: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--header", "-H", metavar="NAME=VALUE", help="A header; may be given several times.", show_default=False
+        ),
+    ] = None,
+    message_type: Annotated[
+        str | None, typer.Option("--type", metavar="TYPE", help="Message type, e.g. order.created.", show_default=False)
+    ] = None,
+    ttl: Annotated[
+        str | None, typer.Option("--ttl", metavar="TIME", help="Dead as EXPIRED when older.", show_default=False)
+    ] = None,
+    content_type: Annotated[
+        str | None,
+        typer.Option("--content-type", metavar="TYPE", help="Else JSON or text, as it is.", show_default=False),
+    ] = None,
+    once: Annotated[bool, typer.Option("--once", help="Only if the queue does not know the key yet.")] = False,
+    app: o.AppOption = None,
+    broker: o.BrokerOption = None,
+    is_json: o.JsonOption = False,
+) -> None:
+    """Send a message; returns when it is durable.
+
+    \b
+      redrive publish orders '{"id": 1}' --broker sqlite:///orders.db
+      redrive publish orders '{"id": 2}' --key order-2 --delay 5m --header region=eu
+      redrive publish orders --file orders.jsonl      one message a line, in batches
+      curl -s https://example.org/order | redrive publish orders
+    """
+    o.refuse_unless(payload is None or file is None, "PAYLOAD and --file cannot be given together.")
+    o.refuse_unless(not once or key is not None, "--once needs --key: it asks whether the key is known.")
+    o.refuse_unless(
+        file is None or (key is None and message_id is None),
+        "--key and --message-id name one message, --file sends many.",
+    )
+    common = {
+        "delay": delay, "idempotency_key": key, "message_id": message_id, "tenant": tenant, "priority": priority,
+        "headers": _headers(headers), "type": message_type, "ttl": ttl, "once": once,
+    }  # fmt: skip
+
+    async def work(service: Service) -> Receipt:
+        if file is not None:
+            return await _publish_lines(service, queue, file, common, content_type, is_quiet=is_json)
+        body = _body(payload)
+        arguments = {**common, "content_type": content_type or _content_type(body)}
+        return await service.publish(queue, [(body, arguments)])
+
+    receipt = on_service(app, broker, work, may_create=True)
+    _finish(receipt, is_json=is_json)
+
+
+def _headers(pairs: list[str] | None) -> dict[str, Any] | None:
+    headers: dict[str, Any] = {}
+    for pair in pairs or ():
+        name, equals, value = pair.partition("=")
+        o.refuse_unless(equals and name, f'--header "{pair}" is not NAME=VALUE.')
+        headers[name] = value
+    return headers or None
+
+
+def _body(payload: str | None) -> bytes:
+    if payload is not None and payload != STDIN:
+        return payload.encode("utf-8", "surrogateescape")
+    if sys.stdin.isatty():
+        note("Reading the body from the terminal; end it with Ctrl-D.")
+    return sys.stdin.buffer.read()
+
+
+def _content_type(body: bytes) -> str | None:
+    """JSON where it is JSON, text where it is text, none for other bytes."""
+    try:
+        json.loads(body)
+    except ValueError:
+        pass
+    else:
+        return JSON_TYPE
+    try:
+        body.decode()
+    except UnicodeDecodeError:
+        return None
+    return TEXT_TYPE
+
+
+async def _publish_lines(
+    service: Service, queue: str, file: Path, common: Arguments, content_type: str | None, *, is_quiet: bool
+) -> Receipt:
+    """Send the lines in batches. A file is read twice, so that a bad line is found before anything is sent."""
+    from redrive.service import Receipt
+
+    if str(file) == STDIN:
+        lines: Iterator[bytes] = _checked(sys.stdin.buffer, "standard input")
+        total = None
+    else:
+        with _opened(file) as stream:
+            total = sum(1 for _ in _checked(stream, str(file)))
+        lines = _checked(_opened(file), str(file))
+    arguments = {**common, "content_type": content_type or JSON_TYPE}
+    sum_ = Receipt(queue=queue, published=0)
+    with Bar("publish", total=total, is_quiet=is_quiet) as bar:
+        for batch in _batches(lines):
+            part = await service.publish(queue, [(line, arguments) for line in batch])
+            sum_ = Receipt(
+                queue=queue,
+                published=sum_.published + part.published,
+                duplicates=sum_.duplicates + part.duplicates,
+                conflicts=sum_.conflicts + part.conflicts,
+            )
+            bar(sum_.published)
+    return sum_
+
+
+def _opened(file: Path) -> BinaryIO:
+    try:
+        return file.open("rb")
+    except OSError as error:
+        raise ConfigurationError(f'"{file}" cannot be read: {error.strerror}. Nothing was sent.') from error
+
+
+def _checked(stream: BinaryIO, name: str) -> Iterator[bytes]:
+    """The lines that are not blank, without their line ends. Raises `ConfigurationError` at one that is no JSON."""
+    for number, line in enumerate(stream, 1):
+        text = line.strip()
+        if not text:
+            continue
+        try:
+            json.loads(text)
+        except ValueError as error:
+            raise ConfigurationError(
+                f"Line {number} of {name} is not JSON: {error}. It and what follows was not sent."
+            ) from error
+        yield text
+
+
+def _batches(lines: Iterator[bytes]) -> Iterator[list[bytes]]:
+    batch: list[bytes] = []
+    for line in lines:
+        batch.append(line)
+        if len(batch) >= BATCH:
+            yield batch
+            batch = []
+    if batch:
+        yield batch
+
+
+def _finish(receipt: Receipt, *, is_json: bool) -> None:
+    if is_json:
+        from redrive.views import receipt_document
+
+        print_json(receipt_document(receipt))
+    else:
+        say(f"{plural(receipt.published, 'message')} sent to {receipt.queue}.")
+        if receipt.duplicates:
+            note(f"{plural(receipt.duplicates, 'message')} had a key the queue knows already: not sent again.")
+        if receipt.conflicts:
+            note("The key is known with another body: not sent.")
+    if receipt.conflicts:
+        raise typer.Exit(1)
