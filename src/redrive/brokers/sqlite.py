@@ -1,45 +1,80 @@
-"""SqliteBroker: the Broker port on one SQLite file."""
+"""SqliteBroker: the `Broker` port on one SQLite file. The work is in redrive.sqlite."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
+from redrive.core import settlement
 from redrive.core.message import Message
 from redrive.core.ports import Depth, Features, Lease, Outgoing, Published, Received, Settle
 from redrive.core.units import Millis
+from redrive.sqlite import queue as messages
 from redrive.sqlite.file import SqliteFile
+from redrive.sqlite.ledger import ABANDONED, FEATURES, check_bodies
+from redrive.sqlite.receive import receive
+from redrive.sqlite.writer import Tx
 
 
 class SqliteBroker:
-    """Messages in one SQLite file."""
+    """Messages in one SQLite file. What the ledger of the same file does is seen here, and the other way round."""
 
     def __init__(self, file: SqliteFile) -> None:
         self._file = file
 
     @property
     def features(self) -> Features:
-        raise NotImplementedError
+        """What the embedded broker can do."""
+        return FEATURES
 
     async def open(self) -> None:
+        """See `SqliteFile.open`."""
         await self._file.open()
 
     async def close(self) -> None:
+        """See `SqliteFile.close`."""
         await self._file.close()
 
     async def publish(self, batch: Sequence[Outgoing]) -> list[Published]:
-        raise NotImplementedError
+        """See `Broker.publish`; one commit for the batch."""
+        check_bodies(batch)
+        if batch:
+            await self._file.write(lambda tx: messages.publish(tx, batch))
+        return [Published() for _ in batch]
 
     async def receive(self, queue: str, *, limit: int, lease_ms: Millis, worker: str, wait_ms: Millis) -> list[Received]:
-        raise NotImplementedError
+        """See `Broker.receive`."""
+
+        def step(tx: Tx) -> list[Received]:
+            return messages.lease(
+                tx, messages.look(tx, queue, limit=limit, with_claims=False), lease_ms=lease_ms, worker=worker
+            )
+
+        return await receive(self._file, queue, step=step, hand_back=_hand_back, wait_ms=wait_ms)
 
     async def settle(self, batch: Sequence[Settle]) -> list[bool]:
-        raise NotImplementedError
+        """See `Broker.settle`; one commit for the batch."""
+        return await self._file.write(lambda tx: messages.settle(tx, batch)) if batch else []
 
     def renew(self, batch: Sequence[Lease], *, lease_ms: Millis) -> list[bool]:
-        raise NotImplementedError
+        """See `Broker.renew`."""
+        step: Callable[[Tx], list[bool]] = lambda tx: messages.renew(tx, batch, lease_ms=lease_ms)  # noqa: E731
+        return self._file.write_blocking(step, is_synced=False) if batch else []
 
     async def depths(self) -> list[Depth]:
-        raise NotImplementedError
+        """See `Broker.depths`. A dead-letter queue is listed with its open letters as ready."""
+        now = self._file.clock.now()
+        return await self._file.read(lambda connection: messages.depths(connection, now))
 
     async def peek(self, queue: str, *, limit: int) -> list[Message]:
-        raise NotImplementedError
+        """See `Broker.peek`. Of a dead-letter queue: the messages of its open letters."""
+        now = self._file.clock.now()
+        return await self._file.read(lambda connection: messages.peek(connection, queue, limit=limit, now=now))
+
+    async def delete_queue(self, queue: str) -> None:
+        """Remove the queue and every message in it, as an administrator would. Its claims and letters stay."""
+        await self._file.write(lambda tx: messages.delete(tx, queue))
+
+
+def _hand_back(tx: Tx, received: Sequence[Received]) -> None:
+    end = settlement.Requeue(due_at=tx.now, reason=ABANDONED)
+    messages.settle(tx, [Settle(lease=each.lease, settlement=end) for each in received])

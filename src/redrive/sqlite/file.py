@@ -1,17 +1,66 @@
-"""SqliteFile: one file, its connections and threads."""
+"""SqliteFile: one file, its connections and threads, shared by all faces of it in this process.
+
+- One writing connection in a thread of its own (`writer.py`), group commit, BEGIN IMMEDIATE.
+- `READERS` read-only connections in threads of their own, so that a large list never holds up a write.
+- Further writing connections for handlers' transactions (`transaction.py`), queueing for the same turn.
+- A watch thread for other processes' commits (`waiting.py`).
+
+The journal is a write-ahead log. With durability "full" every commit is fsynced before it is answered: what was
+accepted survives a power cut. With "normal" it survives every crash of the process, but a power cut or a crash of
+the operating system can lose the last commits (the file stays consistent): messages answered as accepted may be
+gone, and messages already processed may run again. Leases and their renewals are never fsynced on their own: after
+a power cut there is no worker left that could hold them.
+
+The log is copied back into the file by the writer between two commits, once it has `CHECKPOINT_PAGES` pages.
+Freed pages are reused; `auto_vacuum = INCREMENTAL` costs one extra page per thousand and lets `shrink` give space
+back after a backlog without locking the file for a full VACUUM.
+"""
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
+import queue as queues
+import sqlite3
+import threading
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Literal
+from typing import Final, Literal, TypeVar
 
 from redrive.core.ports import Clock
+from redrive.errors import BrokerUnavailableError
+from redrive.sqlite import queue, search
+from redrive.sqlite.connect import (
+    begin,
+    check_sqlite_version,
+    connect_reader,
+    connect_writer,
+    sync_directory,
+)
+from redrive.sqlite.failures import mapped
+from redrive.sqlite.schema import is_current, migrate, migrations
+from redrive.sqlite.turn import Turn
+from redrive.sqlite.waiting import Watch
+from redrive.sqlite.writer import Tx, Writer
 
+T = TypeVar("T")
 Durability = Literal["full", "normal"]
+
+READERS: Final = 2
+CHECKPOINT_PAGES: Final = 4_000
+"""About 16 MB of log: large enough that hot pages are copied back once for many commits."""
+
+SHRINK_PAGES: Final = 2_000
+"""Free pages given back to the file system in one transaction, at most."""
 
 
 class SqliteFile:
-    """One redrive file, shared by all faces of it in this process."""
+    """One redrive file. Open it once per face that uses it; the last close ends its threads.
+
+    Raises `BrokerUnavailableError` (locked, full, read-only, away), `StorageCorruptError` or `SchemaTooNewError`;
+    sqlite/failures.py is the table.
+    """
 
     def __init__(
         self, path: str | Path, *, clock: Clock, durability: Durability = "full", lock_timeout_ms: int = 5_000
@@ -20,9 +69,183 @@ class SqliteFile:
         self.clock = clock
         self.durability = durability
         self.lock_timeout_ms = lock_timeout_ms
+        self.turn = Turn()
+        self._users = 0
+        self._opening = threading.Lock()
+        self._live: _Live | None = None
 
     async def open(self) -> None:
-        raise NotImplementedError
+        """Make or migrate the file and start its threads; counted, so that each face may open it."""
+        await asyncio.to_thread(self.open_blocking)
 
     async def close(self) -> None:
-        raise NotImplementedError
+        """Carry out what is waiting and stop, once everyone who opened it has closed it."""
+        await asyncio.to_thread(self.close_blocking)
+
+    def open_blocking(self) -> None:
+        """As `open`, for a thread."""
+        with self._opening:
+            if self._live is None:
+                with mapped(self.path):
+                    self._live = _Live(self)
+            self._users += 1
+
+    def close_blocking(self) -> None:
+        """As `close`, for a thread. More closes than opens change nothing."""
+        with self._opening:
+            self._users = max(0, self._users - 1)
+            if self._users == 0 and self._live is not None:
+                live, self._live = self._live, None
+                live.stop()
+
+    @property
+    def live(self) -> _Live:
+        """What is running while the file is open. Raises `BrokerUnavailableError` where it is not."""
+        live = self._live
+        if live is None:
+            raise BrokerUnavailableError(f'File "{self.path}" is not open. Nothing was read or written.')
+        return live
+
+    async def write(
+        self, operation: Callable[[Tx], T], *, is_synced: bool = True, undo: Callable[[T], None] | None = None
+    ) -> T:
+        """The operation's result once it is committed. Must be safe to run twice; sees nothing but its `Tx`."""
+        return await self.live.writer.call(operation, is_synced=is_synced, undo=undo)
+
+    def write_blocking(self, operation: Callable[[Tx], T], *, is_synced: bool = True) -> T:
+        """As `write`, for a thread."""
+        return self.live.writer.call_blocking(operation, is_synced=is_synced)
+
+    async def read(self, look: Callable[[sqlite3.Connection], T]) -> T:
+        """What `look` finds, on a read-only connection, in a thread; writers go on meanwhile."""
+        live = self.live
+        return await asyncio.get_running_loop().run_in_executor(live.readers, live.read, look)
+
+
+class _Live:
+    """Everything that runs while the file is open."""
+
+    def __init__(self, file: SqliteFile) -> None:
+        self._file = file
+        connection = _prepare(file)
+        self.turn = file.turn
+        self._spare_readers: queues.SimpleQueue[sqlite3.Connection] = queues.SimpleQueue()
+        self.readers = ThreadPoolExecutor(READERS, thread_name_prefix="redrive-reader")
+        self._spare_writers: list[sqlite3.Connection] = []
+        self.starters = ThreadPoolExecutor(8, thread_name_prefix="redrive-transaction")
+        self.finisher = ThreadPoolExecutor(1, thread_name_prefix="redrive-finish")
+        self.ticks: set[Callable[[], None]] = set()
+        self.watch = Watch(connect=lambda: connect_reader(file.path), probe=queue.next_at, on_tick=self._tick)
+        self.writer = Writer(
+            connection=connection,
+            path=file.path,
+            clock=file.clock,
+            turn=file.turn,
+            lock_timeout_ms=file.lock_timeout_ms,
+            is_full=file.durability == "full",
+            on_commit=self.watch.wake,
+            tend=_Tending(),
+        )
+        self.writer.start()
+        self.watch.start()
+
+    def read(self, look: Callable[[sqlite3.Connection], T]) -> T:
+        """In a reader thread."""
+        with mapped(self._file.path):
+            try:
+                connection = self._spare_readers.get_nowait()
+            except queues.Empty:
+                connection = connect_reader(self._file.path)
+                connection.create_function("redrive_contains", -1, search.contains, deterministic=True)
+            try:
+                return look(connection)
+            finally:
+                self._spare_readers.put(connection)
+
+    @contextlib.contextmanager
+    def borrowed_writer(self) -> Iterator[sqlite3.Connection]:
+        """A writing connection of the pool, outside a transaction."""
+        connection = self._spare_writers.pop() if self._spare_writers else self._new_writer()
+        try:
+            yield connection
+        finally:
+            self._spare_writers.append(connection)
+
+    def _new_writer(self) -> sqlite3.Connection:
+        connection = connect_writer(self._file.path)
+        connection.execute("PRAGMA wal_autocheckpoint = 0")
+        connection.execute(f"PRAGMA synchronous = {'FULL' if self._file.durability == 'full' else 'NORMAL'}")
+        return connection
+
+    def _tick(self) -> bool:
+        for tick in list(self.ticks):
+            tick()
+        return bool(self.ticks)
+
+    def stop(self) -> None:
+        self.starters.shutdown(wait=True, cancel_futures=True)
+        self.finisher.shutdown(wait=True)
+        self.writer.stop()
+        self.watch.stop()
+        self.readers.shutdown(wait=True, cancel_futures=True)
+        while not self._spare_readers.empty():
+            self._spare_readers.get().close()
+        for connection in self._spare_writers:
+            connection.close()
+
+
+class _Tending:
+    """Between two commits of the writer: copies the log back into the file when it has grown long enough."""
+
+    def __init__(self) -> None:
+        self._commits = 0
+
+    def __call__(self, connection: sqlite3.Connection) -> None:
+        # Looking costs more than a small commit, so it is done now and then.
+        self._commits += 1
+        if self._commits < _TEND_EVERY:
+            return
+        self._commits = 0
+        # PASSIVE never waits for readers or writers. A failure here loses nothing: the log stays as it is, and a
+        # commit that meets the same trouble reports it.
+        with contextlib.suppress(sqlite3.Error):
+            connection.execute("PRAGMA wal_checkpoint(PASSIVE)").fetchall()
+
+
+_TEND_EVERY: Final = 64
+
+
+def _prepare(file: SqliteFile) -> sqlite3.Connection:
+    """The writing connection, on a file that exists and has our schema."""
+    check_sqlite_version()
+    is_new = not file.path.exists()
+    connection = connect_writer(file.path, may_create=True)
+    try:
+        steps = migrations()
+        if not is_current(connection, steps):
+            connection.execute("PRAGMA auto_vacuum = INCREMENTAL")
+            _enter_wal(connection, file)
+            connection.execute("PRAGMA synchronous = FULL")
+            begin(connection, path=file.path, wait_ms=file.lock_timeout_ms)
+            migrate(connection, steps)
+            connection.execute("COMMIT")
+        _enter_wal(connection, file)
+        connection.execute("PRAGMA wal_autocheckpoint = 0")
+        if is_new:
+            sync_directory(file.path)
+    except BaseException:
+        connection.close()
+        raise
+    return connection
+
+
+def _enter_wal(connection: sqlite3.Connection, file: SqliteFile) -> None:
+    # Entering WAL needs the file for itself for a moment; two processes may start at once.
+    connection.execute(f"PRAGMA busy_timeout = {file.lock_timeout_ms}")
+    mode = connection.execute("PRAGMA journal_mode = WAL").fetchone()[0]
+    connection.execute("PRAGMA busy_timeout = 0")
+    if mode != "wal":
+        raise BrokerUnavailableError(
+            f'File "{file.path}" cannot keep a write-ahead log (journal mode "{mode}"). Nothing was written.',
+            hint="Put it on a local disk: network file systems and in-memory files cannot be shared.",
+        )

@@ -2,12 +2,45 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from typing import Final, assert_never
 
-from redrive.core.ports import End, Features, Forward, LedgerTransaction, Outgoing, Published, Taken
+from redrive.core import settlement
+from redrive.core.idempotency import Acquired, ClaimState
+from redrive.core.ports import (
+    End,
+    Features,
+    Forward,
+    LedgerTransaction,
+    Outgoing,
+    Published,
+    Registration,
+    Settle,
+    Taken,
+)
 from redrive.core.redrive import Job
+from redrive.core.settlement import Reason, Settlement
 from redrive.core.units import Millis
+from redrive.errors import InvalidMessageError
+from redrive.sqlite import claims, jobs, letters, queue
 from redrive.sqlite.file import SqliteFile
+from redrive.sqlite.receive import receive
+from redrive.sqlite.transaction import SqliteTransaction
+from redrive.sqlite.writer import Tx
+
+FEATURES: Final = Features(
+    name="sqlite",
+    durable=True,
+    leases=True,
+    priorities=True,
+    exact_delays=True,
+    counts_starts=True,
+    atomic=True,
+    transactions=True,
+    max_body_bytes=queue.MAX_BODY_BYTES,
+)
+
+ABANDONED: Final = Reason(code="RECEIVER_GONE", text="whoever asked for it did not wait for the answer")
 
 
 class SqliteLedger:
@@ -18,30 +51,158 @@ class SqliteLedger:
 
     @property
     def features(self) -> Features:
-        raise NotImplementedError
+        """What the embedded broker can do."""
+        return FEATURES
 
     async def open(self) -> None:
+        """See `SqliteFile.open`."""
         await self._file.open()
 
     async def close(self) -> None:
+        """See `SqliteFile.close`."""
         await self._file.close()
 
     async def publish(self, batch: Sequence[Outgoing]) -> list[Published]:
-        raise NotImplementedError
+        """See `Ledger.publish`."""
+        check_bodies(batch)
+        return await self._file.write(lambda tx: publish_once(tx, batch)) if batch else []
 
     async def take(
         self, queue: str, *, limit: int, lease_ms: Millis, worker: str, wait_ms: Millis, claims: bool
     ) -> list[Taken]:
-        raise NotImplementedError
+        """See `Ledger.take`."""
+        step: Callable[[Tx], list[Taken]]
+        step = lambda tx: _take(tx, queue, limit=limit, lease_ms=lease_ms, worker=worker, with_claims=claims)  # noqa: E731
+        return await receive(self._file, queue, step=step, hand_back=_hand_back, wait_ms=wait_ms)
 
     async def commit(self, batch: Sequence[End]) -> list[bool]:
-        raise NotImplementedError
+        """See `Ledger.commit`."""
+        return await self._file.write(lambda tx: commit(tx, batch)) if batch else []
 
     def renew(self, batch: Sequence[Taken], *, lease_ms: Millis) -> list[bool]:
-        raise NotImplementedError
+        """See `Ledger.renew`."""
+        if not batch:
+            return []
+        return self._file.write_blocking(lambda tx: _renew(tx, batch, lease_ms=lease_ms), is_synced=False)
 
     def transaction(self, end: End) -> LedgerTransaction:
-        raise NotImplementedError
+        """See `Ledger.transaction` and sqlite/transaction.py."""
+        return SqliteTransaction(self._file, end, commit)
 
     async def forward(self, job: Job, batch: Sequence[Forward]) -> list[str | None]:
-        raise NotImplementedError
+        """See `Ledger.forward`."""
+        return await self._file.write(lambda tx: jobs.forward(tx, job, batch)) if batch else []
+
+
+def check_bodies(batch: Sequence[Outgoing]) -> None:
+    """Raises `InvalidMessageError` where a body is over the limit; nothing of the batch is sent then."""
+    for outgoing in batch:
+        size = len(outgoing.message.body)
+        if size > queue.MAX_BODY_BYTES:
+            raise InvalidMessageError(
+                f'Message "{outgoing.message.id}" for queue "{outgoing.queue}" has {size} bytes; the limit is '
+                f"{queue.MAX_BODY_BYTES}. Nothing of its batch was published.",
+                hint="Store the body elsewhere and send a reference to it.",
+            )
+
+
+def publish_once(tx: Tx, batch: Sequence[Outgoing]) -> list[Published]:
+    """Insert messages; those with `once` only where their key is free, registering it."""
+    answers = [Published()] * len(batch)
+    once = [(place, out) for place, out in enumerate(batch) if out.once and out.message.key is not None]
+    if once:
+        registrations = [
+            Registration(queue=out.queue, key=out.message.key or "", digest=out.digest) for _, out in once
+        ]
+        for (place, _), answer in zip(once, claims.register(tx, registrations), strict=True):
+            answers[place] = answer
+    fresh = [out for out, answer in zip(batch, answers, strict=True) if not answer.duplicate]
+    if fresh:
+        queue.publish(tx, fresh)
+    return answers
+
+
+def _take(
+    tx: Tx, name: str, *, limit: int, lease_ms: Millis, worker: str, with_claims: bool
+) -> list[Taken]:
+    head = queue.look(tx, name, limit=limit, with_claims=with_claims)
+    if not head.rows:
+        return []
+    if not with_claims:
+        received = queue.lease(tx, head, lease_ms=lease_ms, worker=worker)
+        return [Taken(received=each, verdict=None) for each in received]
+    verdicts, held = claims.claim_head(tx, head, lease_ms=lease_ms, worker=worker)
+    received = queue.lease(tx, head, lease_ms=lease_ms, worker=worker, held=held)
+    return [Taken(received=each, verdict=verdict) for each, verdict in zip(received, verdicts, strict=True)]
+
+
+def _hand_back(tx: Tx, taken: Sequence[Taken]) -> None:
+    end = settlement.Requeue(due_at=tx.now, reason=ABANDONED)
+    commit(tx, [End(taken=each, settlement=end) for each in taken])
+
+
+def commit(tx: Tx, batch: Sequence[End]) -> list[bool]:
+    """Check every end's fences, then make the current ones true: claims, letters, messages."""
+    leases = queue.in_hand(tx, (end.taken.received.lease.ref for end in batch))
+    current: list[tuple[End, queue.InHand]] = []
+    answers = []
+    for end in batch:
+        row = leases.get(end.taken.received.lease.ref)
+        is_current = row is not None and _is_current(end.taken, row)
+        if row is not None and is_current:
+            del leases[row.seq]
+            current.append((end, row))
+        answers.append(is_current)
+    _end_claims(tx, current)
+    letters.put_dead(tx, [(end.letter, row.seq) for end, row in current if end.letter is not None])
+    queue.move(
+        tx,
+        [
+            (Settle(lease=end.taken.received.lease, settlement=end.settlement, entry=end.entry), row)
+            for end, row in current
+        ],
+    )
+    closed = [end.closes_letter for end, _ in current if end.closes_letter and isinstance(end.settlement, settlement.Ack)]
+    letters.close_redriven(tx, closed)
+    return answers
+
+
+def _is_current(taken: Taken, row: queue.InHand) -> bool:
+    if row.token != taken.received.lease.token:
+        return False
+    return not isinstance(taken.verdict, Acquired) or row.claim_token == taken.verdict.ref.token
+
+
+def _end_claims(tx: Tx, current: Sequence[tuple[End, queue.InHand]]) -> None:
+    ends = []
+    for end, row in current:
+        if isinstance(end.taken.verdict, Acquired):
+            assert row.claim_id is not None
+            state = _claim_state(end.settlement)
+            is_over = state in {ClaimState.PROCESSED, ClaimState.DEAD_LETTERED}
+            ends.append((row.claim_id, state, end.claim_expires_at if is_over else None))
+    claims.end(tx, ends)
+
+
+def _claim_state(end: Settlement) -> ClaimState:
+    match end:
+        case settlement.Ack():
+            return ClaimState.PROCESSED
+        case settlement.Retry():
+            return ClaimState.FAILED
+        case settlement.Requeue():
+            return ClaimState.RECEIVED
+        case settlement.DeadLetter():
+            return ClaimState.DEAD_LETTERED
+        case _ as never:
+            assert_never(never)
+
+
+def _renew(tx: Tx, batch: Sequence[Taken], *, lease_ms: Millis) -> list[bool]:
+    leases = queue.in_hand(tx, (taken.received.lease.ref for taken in batch))
+    rows = [leases.get(taken.received.lease.ref) for taken in batch]
+    held = [row is not None and _is_current(taken, row) for taken, row in zip(batch, rows, strict=True)]
+    current = [row for row, is_held in zip(rows, held, strict=True) if is_held and row is not None]
+    queue.extend(tx, [row.seq for row in current], lease_ms=lease_ms)
+    claims.extend(tx, [row.claim_id for row in current if row.claim_id is not None], lease_ms=lease_ms)
+    return held

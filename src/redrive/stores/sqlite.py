@@ -1,4 +1,7 @@
-"""SqliteClaimStore, SqliteLetterStore, SqliteJobStore: the store ports on one SQLite file."""
+"""SqliteClaimStore, SqliteLetterStore, SqliteJobStore: the store ports on one SQLite file.
+
+Thin faces; the work is in redrive.sqlite. They may share one `SqliteFile` with each other and with the broker.
+"""
 
 from __future__ import annotations
 
@@ -7,9 +10,20 @@ from collections.abc import Sequence
 from redrive.core.idempotency import ClaimRecord, ClaimRef, Verdict
 from redrive.core.letters.letter import Letter
 from redrive.core.letters.selection import Selection
-from redrive.core.ports import AuditEntry, ClaimEnd, LetterStats, Page, Published, Registration, ReviewChange
+from redrive.core.ports import (
+    AuditEntry,
+    ClaimEnd,
+    Items,
+    Jobs,
+    LetterStats,
+    Page,
+    Published,
+    Registration,
+    ReviewChange,
+)
 from redrive.core.redrive import Item, Job
 from redrive.core.units import Millis, UnixMs
+from redrive.sqlite import claims, jobs, letters, search
 from redrive.sqlite.file import SqliteFile
 
 
@@ -18,9 +32,11 @@ class _Face:
         self._file = file
 
     async def open(self) -> None:
+        """See `SqliteFile.open`."""
         await self._file.open()
 
     async def close(self) -> None:
+        """See `SqliteFile.close`."""
         await self._file.close()
 
 
@@ -28,66 +44,97 @@ class SqliteClaimStore(_Face):
     """Claims in one SQLite file."""
 
     async def register(self, batch: Sequence[Registration]) -> list[Published]:
-        raise NotImplementedError
+        """See `ClaimStore.register`."""
+        return await self._file.write(lambda tx: claims.register(tx, batch)) if batch else []
 
     async def claim(self, batch: Sequence[tuple[str, str]], *, lease_ms: Millis, owner: str) -> list[Verdict]:
-        raise NotImplementedError
+        """See `ClaimStore.claim`. Fsynced: here the record may be the only one of the start."""
+        if not batch:
+            return []
+        return await self._file.write(lambda tx: claims.claim(tx, batch, lease_ms=lease_ms, owner=owner))
 
     async def finish(self, batch: Sequence[ClaimEnd]) -> list[bool]:
-        raise NotImplementedError
+        """See `ClaimStore.finish`."""
+        return await self._file.write(lambda tx: claims.finish(tx, batch)) if batch else []
 
     def renew(self, batch: Sequence[ClaimRef], *, lease_ms: Millis) -> list[bool]:
-        raise NotImplementedError
+        """See `ClaimStore.renew`."""
+        if not batch:
+            return []
+        return self._file.write_blocking(lambda tx: claims.renew(tx, batch, lease_ms=lease_ms), is_synced=False)
 
     async def get(self, queue: str, key: str) -> ClaimRecord | None:
-        raise NotImplementedError
+        """See `ClaimStore.get`."""
+        found = await self._file.read(lambda connection: claims.find(connection, queue, [key]).get(key))
+        return None if found is None else found[1]
 
     async def prune(self, *, limit: int) -> int:
-        raise NotImplementedError
+        """See `ClaimStore.prune`; one commit."""
+        return await self._file.write(lambda tx: claims.prune(tx, limit=limit))
 
 
 class SqliteLetterStore(_Face):
     """Letters in one SQLite file."""
 
     async def put(self, batch: Sequence[Letter]) -> None:
-        raise NotImplementedError
+        """See `LetterStore.put`; one commit for the batch."""
+        if batch:
+            await self._file.write(lambda tx: letters.put(tx, batch))
 
     async def get(self, letter_id: str) -> tuple[Letter, tuple[AuditEntry, ...]] | None:
-        raise NotImplementedError
+        """See `LetterStore.get`."""
+        return await self._file.read(lambda connection: letters.get(connection, letter_id))
 
     async def find(self, selection: Selection, *, limit: int, cursor: str | None = None) -> Page:
-        raise NotImplementedError
+        """See `LetterStore.find`. Never reads a body."""
+        return await self._file.read(lambda connection: search.find(connection, selection, limit=limit, cursor=cursor))
 
     async def stats(self, selection: Selection, *, top: int = 20) -> LetterStats:
-        raise NotImplementedError
+        """See `LetterStore.stats`. A letter without a tenant counts as tenant "-"."""
+        return await self._file.read(lambda connection: search.stats(connection, selection, top=top))
 
     async def review(self, batch: Sequence[ReviewChange]) -> list[str | None]:
-        raise NotImplementedError
+        """See `LetterStore.review`; one commit for the batch."""
+        return await self._file.write(lambda tx: letters.review(tx, batch)) if batch else []
 
     async def prune(self, *, now: UnixMs, limit: int) -> int:
-        raise NotImplementedError
+        """See `LetterStore.prune`; one commit, and some of the space goes back to the file system."""
+        return await self._file.write(lambda tx: letters.prune(tx, now=now, limit=limit))
 
 
 class SqliteJobStore(_Face):
     """Redrive jobs in one SQLite file."""
 
     async def create(self, job: Job) -> Job:
-        raise NotImplementedError
+        """See `JobStore.create`."""
+        return await self._file.write(lambda tx: jobs.create(tx, job))
 
     async def get(self, job_id: str) -> Job | None:
-        raise NotImplementedError
+        """See `JobStore.get`."""
+        return await self._file.read(lambda connection: jobs.get(connection, job_id))
 
-    async def list(self, *, limit: int = 50) -> list[Job]:
-        raise NotImplementedError
+    async def list(self, *, limit: int = 50) -> Jobs:
+        """See `JobStore.list`."""
+        return await self._file.read(lambda connection: jobs.newest(connection, limit=limit))
 
     async def acquire(self, job_id: str | None, *, owner: str, lease_ms: Millis) -> Job | None:
-        raise NotImplementedError
+        """See `JobStore.acquire`."""
+        return await self._file.write(lambda tx: jobs.acquire(tx, job_id, owner=owner, lease_ms=lease_ms))
 
     async def stage(self, job: Job, *, limit: int) -> Job:
-        raise NotImplementedError
+        """See `JobStore.stage`; one commit a call. Raises `LeaseLostError` where `job.token` is stale."""
+        return await self._file.write(lambda tx: jobs.stage(tx, job, limit=limit))
 
-    async def items(self, job_id: str, *, state: str | None, limit: int, after: int = -1) -> list[Item]:
-        raise NotImplementedError
+    async def items(self, job_id: str, *, state: str | None, limit: int, after: int = -1) -> Items:
+        """See `JobStore.items`."""
+        return await self._file.read(
+            lambda connection: jobs.items(connection, job_id, state=state, limit=limit, after=after)
+        )
+
+    async def record(self, job: Job, batch: Sequence[Item]) -> bool:
+        """See `JobStore.record`."""
+        return await self._file.write(lambda tx: jobs.record(tx, job, batch))
 
     async def save(self, job: Job, *, lease_ms: Millis) -> bool:
-        raise NotImplementedError
+        """See `JobStore.save`."""
+        return await self._file.write(lambda tx: jobs.save(tx, job, lease_ms=lease_ms))

@@ -1,0 +1,299 @@
+"""Claims in the tables of one file: `judge` made true. Every function runs inside the caller's transaction."""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Callable, Sequence
+from typing import Any, Final
+
+from redrive.core.idempotency import (
+    Acquired,
+    ClaimRecord,
+    ClaimRef,
+    ClaimState,
+    Verdict,
+    is_expired,
+    judge,
+)
+from redrive.core.ports import ClaimEnd, Published, Registration
+from redrive.core.text import clean
+from redrive.core.units import Millis, UnixMs
+from redrive.sqlite import statements as sql
+from redrive.sqlite.queue import Head, find_queue, named_queue
+from redrive.sqlite.rows import (
+    CLAIM_COLUMNS,
+    DEAD_LETTERED,
+    FAILED,
+    PROCESSED,
+    PROCESSING,
+    RECEIVED,
+    claim_from,
+)
+from redrive.sqlite.values import insert_rows, numbers, pieces, text_in, text_out, values_list
+from redrive.sqlite.writer import Tx
+
+Known = dict[str, tuple[int, ClaimRecord]]
+"""Stored records of one queue: key to (id, record)."""
+
+_MESSAGE_KEY: Final = 7
+_CLAIM_AT: Final = 17
+"""Columns of SELECT_READY_AND_CLAIMS: the message's key, the claim's id and after it CLAIM_COLUMNS."""
+
+
+def claim_head(tx: Tx, head: Head, *, lease_ms: Millis, worker: str) -> tuple[list[Verdict | None], list[tuple[int, int | None]]]:
+    """Claim the keys of messages about to be leased: each one's verdict, and its (attempt, claim id) for the lease."""
+    verdicts: list[Verdict | None] = []
+    fresh: list[int] = []
+    again: dict[str, int] = {}
+    records: dict[str, ClaimRecord] = {}
+    for row in head.rows:
+        if row[_MESSAGE_KEY] is None:
+            verdicts.append(None)
+            continue
+        key = text_out(row[_MESSAGE_KEY])
+        record = records.get(key)
+        if record is None and row[_CLAIM_AT] is not None:
+            record = claim_from(row[_CLAIM_AT + 1 :], queue=head.queue, key=key)
+            again[key] = row[_CLAIM_AT]
+        verdict = judge(record, queue=head.queue, key=key, now=tx.now)
+        verdicts.append(verdict)
+        if isinstance(verdict, Acquired):
+            records[key] = _processing(verdict, tx.now + lease_ms)
+            if key not in again:
+                fresh.append(row[0])
+        elif record is not None:
+            records[key] = record
+    ids = _write_claims(tx, verdicts, fresh=fresh, known=again, until=tx.now + lease_ms, owner=clean(worker))
+    return verdicts, _held(head, verdicts, ids)
+
+
+def _processing(verdict: Acquired, until: UnixMs) -> ClaimRecord:
+    """What a later equal key of the same batch sees."""
+    ref = verdict.ref
+    return ClaimRecord(
+        queue=ref.queue, key=ref.key, state=ClaimState.PROCESSING, attempts=verdict.attempts, cycle=verdict.cycle,
+        token=ref.token, lease_until=until,
+    )  # fmt: skip
+
+
+def _write_claims(
+    tx: Tx, verdicts: Sequence[Verdict | None], *, fresh: list[int], known: dict[str, int], until: UnixMs, owner: str
+) -> dict[str, int]:
+    """Store what was acquired; key to claim id. `fresh`: messages, in order, whose keys had no record."""
+    acquired = [verdict for verdict in verdicts if isinstance(verdict, Acquired)]
+    taken = [
+        [known[verdict.ref.key], verdict.attempts, verdict.cycle, verdict.ref.token]
+        for verdict in acquired
+        if verdict.ref.key in known
+    ]
+    if taken:
+        tx.execute(sql.TAKE_CLAIMS, (tx.now, owner, until, tx.now, numbers(taken)))
+    ids = dict(known)
+    if fresh:
+        tx.execute(sql.NEW_CLAIMS, (owner, until, tx.now, numbers(fresh)))
+        first = tx.execute("SELECT last_insert_rowid()").fetchone()[0] - len(fresh) + 1
+        new_keys = [verdict.ref.key for verdict in acquired if verdict.ref.key not in known]
+        ids.update(zip(new_keys, range(first, first + len(fresh)), strict=True))
+    return ids
+
+
+def _held(head: Head, verdicts: Sequence[Verdict | None], ids: dict[str, int]) -> list[tuple[int, int | None]]:
+    held: list[tuple[int, int | None]] = []
+    for row, verdict in zip(head.rows, verdicts, strict=True):
+        if isinstance(verdict, Acquired):
+            held.append((verdict.attempts, ids[verdict.ref.key]))
+        else:
+            held.append((row[3] + 1, None))
+    return held
+
+
+# ---------------------------------------------------------------------------------------------------- the store's own
+
+_BY_KEYS: Final = (
+    f"SELECT c.id, v.column1, c.{CLAIM_COLUMNS.replace(', ', ', c.')} FROM (VALUES {{}}) v "  # noqa: S608 - constants
+    "CROSS JOIN redrive_claim c ON c.queue_id = ? AND c.key = v.column1"
+)
+_INSERT: Final = (
+    "INSERT INTO redrive_claim (queue_id, key, state, attempts, cycle, token, owner, lease_until, expires_at, digest, "
+    "updated_at)"
+)
+
+
+def find(connection: sqlite3.Connection, queue: str, keys: Sequence[str]) -> Known:
+    """The stored records of these keys."""
+    queue_id = find_queue(connection, queue)
+    found: Known = {}
+    if queue_id is None:
+        return found
+    for piece in pieces(list(dict.fromkeys(keys))):
+        statement = _BY_KEYS.format(values_list(1, len(piece)))
+        for row in connection.execute(statement, [*map(text_in, piece), queue_id]).fetchall():
+            key = text_out(row[1])
+            found[key] = (row[0], claim_from(row[2:], queue=queue, key=key))
+    return found
+
+
+def claim(tx: Tx, batch: Sequence[tuple[str, str]], *, lease_ms: Millis, owner: str) -> list[Verdict]:
+    """Verdicts for (queue, key) pairs; what is acquired is stored. Of equal pairs the first wins."""
+    known = _known(tx.connection, batch)
+    until = tx.now + lease_ms
+    verdicts: list[Verdict] = []
+    for queue, key in batch:
+        record_id, record = known.get((queue, key), (None, None))
+        verdict = judge(record, queue=queue, key=key, now=tx.now)
+        if isinstance(verdict, Acquired):
+            stored = _store_claim(tx, record_id, verdict, until=until, owner=clean(owner))
+            known[queue, key] = (stored, _processing(verdict, until))
+        verdicts.append(verdict)
+    return verdicts
+
+
+def _known(
+    connection: sqlite3.Connection, pairs: Sequence[tuple[str, str]]
+) -> dict[tuple[str, str], tuple[int, ClaimRecord]]:
+    by_queue: dict[str, list[str]] = {}
+    for queue, key in pairs:
+        by_queue.setdefault(queue, []).append(key)
+    return {
+        (queue, key): found for queue, keys in by_queue.items() for key, found in find(connection, queue, keys).items()
+    }
+
+
+def _store_claim(tx: Tx, record_id: int | None, verdict: Acquired, *, until: UnixMs, owner: str) -> int:
+    ref = verdict.ref
+    if record_id is None:
+        row = (named_queue(tx, ref.queue), text_in(ref.key), PROCESSING, verdict.attempts, verdict.cycle, ref.token,
+               owner, until, None, None, tx.now)  # fmt: skip
+        insert_rows(tx.connection, _INSERT, [row])
+        new_id: int = tx.execute("SELECT last_insert_rowid()").fetchone()[0]
+        return new_id
+    one = numbers([[record_id, verdict.attempts, verdict.cycle, ref.token]])
+    tx.execute(sql.TAKE_CLAIMS, (tx.now, owner, until, tx.now, one))
+    return record_id
+
+
+def register(tx: Tx, batch: Sequence[Registration]) -> list[Published]:
+    """Insert `received` where the key is free, reopen `dead_lettered`; else say duplicate or conflict."""
+    known = _known(tx.connection, [(each.queue, each.key) for each in batch])
+    answers: list[Published] = []
+    for each in batch:
+        record_id, record = known.get((each.queue, each.key), (None, None))
+        if record is not None and not is_expired(record, tx.now) and record.state is not ClaimState.DEAD_LETTERED:
+            is_conflict = None not in (record.digest, each.digest) and record.digest != each.digest
+            answers.append(Published(duplicate=True, conflict=is_conflict))
+            continue
+        answers.append(Published())
+        known[each.queue, each.key] = _store_received(tx, record_id, record, each)
+    return answers
+
+
+def _store_received(
+    tx: Tx, record_id: int | None, record: ClaimRecord | None, each: Registration
+) -> tuple[int, ClaimRecord]:
+    is_reopened = record is not None and not is_expired(record, tx.now)
+    cycle = record.cycle + 1 if record is not None and is_reopened else 0
+    token = 0 if record is None else record.token
+    if record_id is None:
+        row = (named_queue(tx, each.queue), text_in(each.key), RECEIVED, 0, cycle, token, None, None, each.expires_at,
+               each.digest, tx.now)  # fmt: skip
+        insert_rows(tx.connection, _INSERT, [row])
+        record_id = tx.execute("SELECT last_insert_rowid()").fetchone()[0]
+    else:
+        tx.execute(
+            "UPDATE redrive_claim SET state = 0, attempts = 0, cycle = ?, owner = NULL, lease_until = NULL, "
+            "expires_at = ?, digest = ?, updated_at = ? WHERE id = ?",
+            (cycle, each.expires_at, each.digest, tx.now, record_id),
+        )
+    stored = ClaimRecord(
+        queue=each.queue, key=each.key, state=ClaimState.RECEIVED, cycle=cycle, token=token, digest=each.digest
+    )
+    return record_id, stored
+
+
+def reopen(tx: Tx, queue: str, key: str, *, attempts: int) -> None:
+    """For a redrive: `dead_lettered`, expired or unknown becomes `received` in a new cycle with so many attempts
+    counted; other states stay as they are.
+    """
+    record_id, record = find(tx.connection, queue, [key]).get(key, (None, None))
+    is_known = record is not None and not is_expired(record, tx.now)
+    if record is not None and is_known and record.state is not ClaimState.DEAD_LETTERED:
+        return
+    if not is_known and not attempts:
+        return
+    digest = record.digest if record is not None and is_known else None
+    record_id, _ = _store_received(tx, record_id, record, Registration(queue=queue, key=key, digest=digest))
+    if attempts:
+        tx.execute("UPDATE redrive_claim SET attempts = ? WHERE id = ?", (attempts, record_id))
+
+
+_END_STATE: Final = {
+    ClaimState.PROCESSED: PROCESSED,
+    ClaimState.FAILED: FAILED,
+    ClaimState.DEAD_LETTERED: DEAD_LETTERED,
+}
+
+
+def finish(tx: Tx, batch: Sequence[ClaimEnd]) -> list[bool]:
+    """End claims whose token is current and that are in processing."""
+    known = _known(tx.connection, [(each.ref.queue, each.ref.key) for each in batch])
+    ended: list[tuple[int, ClaimEnd]] = []
+    answers = []
+    for each in batch:
+        found = known.pop((each.ref.queue, each.ref.key), None)
+        is_current = found is not None and _is_current(found[1], each)
+        if found is not None and is_current:
+            ended.append((found[0], each))
+        answers.append(is_current)
+    end(tx, [(claim_id, each.state, each.expires_at) for claim_id, each in ended])
+    return answers
+
+
+def _is_current(record: ClaimRecord, each: ClaimEnd) -> bool:
+    if record.token != each.ref.token:
+        return False
+    # A letter may be stored first and its claim ended after: FAILED with the same token goes on to DEAD_LETTERED.
+    is_second_step = record.state is ClaimState.FAILED and each.state is ClaimState.DEAD_LETTERED
+    return record.state is ClaimState.PROCESSING or is_second_step
+
+
+def end(tx: Tx, ends: Sequence[tuple[int, ClaimState, UnixMs | None]]) -> None:
+    """Move claims, by id, whose fence was checked. RECEIVED is a release: it gives the attempt back."""
+    by_state: dict[ClaimState, list[list[int | None]]] = {}
+    for claim_id, state, expires_at in ends:
+        by_state.setdefault(state, []).append([claim_id, expires_at])
+    for state, rows in by_state.items():
+        if state is ClaimState.RECEIVED:
+            tx.execute(sql.RELEASE_CLAIMS, (tx.now, numbers(rows)))
+        else:
+            tx.execute(sql.END_CLAIMS, (_END_STATE[state], tx.now, numbers(rows)))
+
+
+def renew(tx: Tx, batch: Sequence[ClaimRef], *, lease_ms: Millis) -> list[bool]:
+    """Current claims in processing hold `lease_ms` longer from now."""
+    known = _known(tx.connection, [(ref.queue, ref.key) for ref in batch])
+    is_held: Callable[[ClaimRef], bool] = lambda ref: _is_processing(known.get((ref.queue, ref.key)), ref)  # noqa: E731
+    answers = [is_held(ref) for ref in batch]
+    ids = [known[ref.queue, ref.key][0] for ref, held in zip(batch, answers, strict=True) if held]
+    extend(tx, ids, lease_ms=lease_ms)
+    return answers
+
+
+def _is_processing(found: tuple[int, ClaimRecord] | None, ref: ClaimRef) -> bool:
+    return found is not None and found[1].state is ClaimState.PROCESSING and found[1].token == ref.token
+
+
+def extend(tx: Tx, ids: Sequence[Any], *, lease_ms: Millis) -> None:
+    """Claims, by id, hold `lease_ms` longer from now."""
+    tx.execute(
+        "UPDATE redrive_claim SET lease_until = ? WHERE id IN (SELECT value FROM json_each(?))",
+        (tx.now + lease_ms, numbers(list(ids))),
+    )
+
+
+def prune(tx: Tx, *, limit: int) -> int:
+    """Delete at most `limit` expired records, oldest first; how many went. One in processing stays."""
+    return tx.execute(
+        "DELETE FROM redrive_claim WHERE id IN (SELECT id FROM redrive_claim WHERE expires_at IS NOT NULL AND "
+        "expires_at <= ? ORDER BY expires_at LIMIT ?)",
+        (tx.now, limit),
+    ).rowcount

@@ -1,0 +1,148 @@
+"""Letters in the tables of one file: store, read one, review, prune. Lists and counts are in search.py.
+
+Every function runs inside the caller's transaction. A list never touches redrive_letter_content, where the bodies are.
+"""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Sequence
+from typing import Final
+
+from redrive.core.letters.letter import Letter, ReviewState
+from redrive.core.letters.review import moves
+from redrive.core.ports import AuditEntry, LetterSummary, ReviewChange
+from redrive.core.text import clean
+from redrive.core.units import UnixMs
+from redrive.sqlite.rows import (
+    CONTENT_COLUMNS,
+    REVIEW_NUMBER,
+    REVIEW_STATES,
+    SUMMARY_COLUMNS,
+    content_row,
+    letter_from,
+    summary_from,
+    summary_row,
+)
+from redrive.sqlite.values import insert_rows, numbers, text_in, text_out
+from redrive.sqlite.writer import Tx
+
+CLOSED_BY: Final = "redrive"
+CLOSED_NOTE: Final = "its redriven copy was processed"
+"""Actor and note in the audit trail where a success closed the letter."""
+
+_INSERT_SUMMARY: Final = f"INSERT INTO redrive_letter ({SUMMARY_COLUMNS})"
+_INSERT_CONTENT: Final = f"INSERT INTO redrive_letter_content (seq, {CONTENT_COLUMNS})"
+
+
+def put(tx: Tx, batch: Sequence[Letter]) -> None:
+    """Store letters; one whose id is there already stays as it is."""
+    seen: set[str] = set()
+    fresh = []
+    for letter in batch:
+        if letter.id not in seen and find_seq(tx.connection, letter.id) is None:
+            fresh.append(letter)
+        seen.add(letter.id)
+    _insert(tx, fresh, [letter.id for letter in fresh])
+
+
+def put_dead(tx: Tx, batch: Sequence[tuple[Letter, int]]) -> None:
+    """Store the letters of messages that leave the queue in this transaction, each with its message's seq.
+
+    Message and letter move together here, so an id that is there already is never a repetition of this death: it is
+    another message that died under the same key (idempotency off, or its record expired). It gets an id of its own,
+    with the message's seq at the end, instead of vanishing.
+    """
+    ids: list[str] = []
+    for letter, seq in batch:
+        is_taken = letter.id in ids or find_seq(tx.connection, letter.id) is not None
+        ids.append(f"{letter.id}-{seq}" if is_taken else letter.id)
+    _insert(tx, [letter for letter, _ in batch], ids)
+
+
+def _insert(tx: Tx, letters: Sequence[Letter], ids: Sequence[str]) -> None:
+    if not letters:
+        return
+    rows = [summary_row(letter, letter_id=letter_id) for letter, letter_id in zip(letters, ids, strict=True)]
+    insert_rows(tx.connection, _INSERT_SUMMARY, rows)
+    first = tx.execute("SELECT last_insert_rowid()").fetchone()[0] - len(letters) + 1
+    insert_rows(tx.connection, _INSERT_CONTENT, [content_row(seq, letter) for seq, letter in enumerate(letters, first)])
+
+
+def find_seq(connection: sqlite3.Connection, letter_id: str) -> int | None:
+    """The row of this letter."""
+    row = connection.execute("SELECT seq FROM redrive_letter WHERE id = ?", (text_in(letter_id),)).fetchone()
+    return None if row is None else row[0]
+
+
+def get(connection: sqlite3.Connection, letter_id: str) -> tuple[Letter, tuple[AuditEntry, ...]] | None:
+    """The whole letter and what was done to it, oldest first."""
+    row = connection.execute(
+        f"SELECT l.seq, {SUMMARY_COLUMNS}, {CONTENT_COLUMNS} FROM redrive_letter l "  # noqa: S608 - constants
+        "JOIN redrive_letter_content c ON c.seq = l.seq WHERE l.id = ?",
+        (text_in(letter_id),),
+    ).fetchone()
+    if row is None:
+        return None
+    trail = connection.execute(
+        "SELECT at, actor, action, note FROM redrive_audit WHERE letter_seq = ? ORDER BY id", (row[0],)
+    )
+    entries = tuple(
+        AuditEntry(letter_id=letter_id, at=at, actor=text_out(actor), action=action, note=text_out(note))
+        for at, actor, action, note in trail
+    )
+    return letter_from(row[1:]), entries
+
+
+def summary(connection: sqlite3.Connection, letter_id: str) -> tuple[int, LetterSummary] | None:
+    """The row and the summary of this letter."""
+    row = connection.execute(
+        f"SELECT seq, {SUMMARY_COLUMNS} FROM redrive_letter WHERE id = ?",  # noqa: S608 - constants
+        (text_in(letter_id),),
+    ).fetchone()
+    return None if row is None else (row[0], summary_from(row[1:]))
+
+
+def review(tx: Tx, batch: Sequence[ReviewChange]) -> list[str | None]:
+    """Move letters as the review table allows, each step audited; else why not."""
+    return [_review_one(tx, change) for change in batch]
+
+
+def _review_one(tx: Tx, change: ReviewChange) -> str | None:
+    row = tx.execute("SELECT seq, state FROM redrive_letter WHERE id = ?", (text_in(change.letter_id),)).fetchone()
+    if row is None:
+        return f'no dead letter has the id "{change.letter_id}"'
+    steps = moves(REVIEW_STATES[row[1]], change.to)
+    if isinstance(steps, str):
+        return steps
+    walk(tx, row[0], steps, change)
+    return None
+
+
+def walk(tx: Tx, seq: int, steps: Sequence[ReviewState], change: ReviewChange) -> None:
+    """Record these steps for one letter; it ends in the last of them."""
+    tx.execute("UPDATE redrive_letter SET state = ? WHERE seq = ?", (REVIEW_NUMBER[steps[-1]], seq))
+    trail = [(seq, change.at, clean(change.actor), str(step), clean(change.note)) for step in steps]
+    insert_rows(tx.connection, "INSERT INTO redrive_audit (letter_seq, at, actor, action, note)", trail)
+
+
+def close_redriven(tx: Tx, letter_ids: Sequence[str]) -> None:
+    """Close letters whose redriven copies were processed; one that is closed already stays so."""
+    changes = [
+        ReviewChange(letter_id=letter_id, to=ReviewState.CLOSED, actor=CLOSED_BY, at=tx.now, note=CLOSED_NOTE)
+        for letter_id in letter_ids
+    ]
+    review(tx, changes)
+
+
+def prune(tx: Tx, *, now: UnixMs, limit: int) -> int:
+    """Delete at most `limit` expired letters that are replayed or closed, with their audit trail, oldest first."""
+    rows = tx.execute(
+        "SELECT seq FROM redrive_letter WHERE state >= 2 AND expires_at IS NOT NULL AND expires_at <= ? "
+        "ORDER BY expires_at LIMIT ?",
+        (now, limit),
+    ).fetchall()
+    seqs = numbers([row[0] for row in rows])
+    for table, column in (("letter", "seq"), ("letter_content", "seq"), ("audit", "letter_seq")):
+        tx.execute(f"DELETE FROM redrive_{table} WHERE {column} IN (SELECT value FROM json_each(?))", (seqs,))  # noqa: S608
+    return len(rows)

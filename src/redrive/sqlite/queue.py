@@ -1,0 +1,362 @@
+"""Messages moving between the tables of one file. Every function runs inside the caller's transaction.
+
+A delivery is in hand while its row in redrive_leased carries its token. Everything that ends a delivery looks at
+that row first (`leased_rows`); under SQLite's single write lock nothing can come between the look and the move.
+"""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+from redrive.core import settlement
+from redrive.core.letters.letter import Attempt, AttemptOutcome
+from redrive.core.message import Message
+from redrive.core.ports import Depth, Lease, Outgoing, Received, Settle
+from redrive.core.text import clean
+from redrive.core.units import Millis, UnixMs
+from redrive.sqlite import statements as sql
+from redrive.sqlite.rows import MESSAGE_COLUMNS, attempt_from, attempt_text, message_from, message_row
+from redrive.sqlite.values import insert_rows, numbers, text_in, text_out
+from redrive.sqlite.writer import Tx
+
+MAX_BODY_BYTES: Final = 256 * 1024 * 1024
+"""SQLite holds up to 1 GB in a value; a row also has to fit into memory a few times."""
+
+# ---------------------------------------------------------------------------------------------------- queues
+
+
+def find_queue(connection: sqlite3.Connection, name: str) -> int | None:
+    """The id under which rows know this name, whether or not the queue exists."""
+    row = connection.execute(sql.FIND_QUEUE, (text_in(name),)).fetchone()
+    return None if row is None else row[0]
+
+
+def queue_exists(connection: sqlite3.Connection, name: str) -> bool:
+    """Whether something was ever published to this queue or consumed from it."""
+    row = connection.execute(sql.FIND_QUEUE, (text_in(name),)).fetchone()
+    return row is not None and row[1] is not None
+
+
+def named_queue(tx: Tx, name: str) -> int:
+    """The id of this name, made if need be; the queue does not come into being by that."""
+    found = find_queue(tx.connection, name)
+    return found if found is not None else _add_queue(tx, name, None)
+
+
+def declared_queue(tx: Tx, name: str) -> int:
+    """The id of this queue, which exists from now on."""
+    row = tx.execute(sql.FIND_QUEUE, (text_in(name),)).fetchone()
+    return row[0] if row is not None and row[1] is not None else _add_queue(tx, name, tx.now)
+
+
+def _add_queue(tx: Tx, name: str, declared_at: UnixMs | None) -> int:
+    queue_id: int = tx.execute(sql.ADD_QUEUE, (text_in(name), declared_at)).fetchall()[0][0]
+    return queue_id
+
+
+# ---------------------------------------------------------------------------------------------------- publish
+
+
+def publish(tx: Tx, batch: Sequence[Outgoing]) -> None:
+    """Insert every message, ready or scheduled; wakes who waits for one of the queues."""
+    ids: dict[str, int] = {}
+    for outgoing in batch:
+        if outgoing.queue not in ids:
+            ids[outgoing.queue] = declared_queue(tx, outgoing.queue)
+            tx.wake(outgoing.queue)
+    insert_rows(tx.connection, sql.INSERT_MESSAGES, [message_row(ids[out.queue], out.message) for out in batch])
+    last: int = tx.execute("SELECT last_insert_rowid()").fetchone()[0]
+    first = last - len(batch) + 1
+    # A due time in the past is now: it does not overtake what was published before it.
+    if all(out.due_at is None for out in batch):
+        tx.execute(sql.READY_FROM_RANGE, (tx.now, first, last))
+    else:
+        rows = [
+            (ids[out.queue], out.message.priority or 0, max(tx.now, out.due_at or 0), seq, 0, 0, 0)
+            for seq, out in enumerate(batch, first)
+        ]
+        _insert_waiting(tx, rows)
+    rewritten = [(seq, out.message.body) for seq, out in enumerate(batch, first) if out.message.original is not None]
+    insert_rows(tx.connection, sql.INSERT_REWRITTEN, rewritten)
+
+
+def _insert_waiting(tx: Tx, rows: Iterable[tuple[int, ...]]) -> None:
+    """Rows of (queue_id, priority, due_at, seq, starts, token, entries) to where their due time puts them."""
+    ready: list[tuple[int, ...]] = []
+    scheduled: list[tuple[int, ...]] = []
+    for row in rows:
+        (ready if row[2] <= tx.now else scheduled).append(row)
+    insert_rows(tx.connection, sql.INSERT_READY, ready)
+    insert_rows(tx.connection, sql.INSERT_SCHEDULED, scheduled)
+
+
+# ---------------------------------------------------------------------------------------------------- take
+
+
+@dataclass(frozen=True, slots=True)
+class Head:
+    """The messages about to be leased: rows of `SELECT_READY…` in order of hand-over."""
+
+    queue: str
+    queue_id: int
+    rows: list[tuple[Any, ...]]
+
+
+def next_at(connection: sqlite3.Connection, queue: str) -> UnixMs | None:
+    """When the next message of this queue can be handed out: 0 is now, None never by itself."""
+    queue_id = find_queue(connection, queue)
+    if queue_id is None:
+        return None
+    if connection.execute(sql.HAS_READY, (queue_id,)).fetchone():
+        return 0
+    found = (connection.execute(each, (queue_id,)).fetchone()[0] for each in (sql.NEXT_DUE, sql.NEXT_LEASE_END))
+    return min((at for at in found if at is not None), default=None)
+
+
+def look(tx: Tx, queue: str, *, limit: int, with_claims: bool) -> Head:
+    """The first `limit` messages that can be handed out now, after ended leases and due times were seen to."""
+    queue_id = declared_queue(tx, queue)
+    lease_end = tx.execute(sql.NEXT_LEASE_END, (queue_id,)).fetchone()[0]
+    if lease_end is not None and lease_end <= tx.now:
+        _run_each(tx, sql.RESCUE, queue_id)
+    due_at = tx.execute(sql.NEXT_DUE, (queue_id,)).fetchone()[0]
+    if due_at is not None and due_at <= tx.now:
+        _run_each(tx, sql.PROMOTE, queue_id)
+    statement = sql.SELECT_READY_AND_CLAIMS if with_claims else sql.SELECT_READY
+    return Head(queue, queue_id, tx.execute(statement, (queue_id, limit)).fetchall())
+
+
+def _run_each(tx: Tx, steps: Sequence[str], queue_id: int) -> None:
+    for step in steps:
+        tx.execute(step, (queue_id, tx.now))
+
+
+def lease(
+    tx: Tx, head: Head, *, lease_ms: Millis, worker: str, held: Sequence[tuple[int, int | None]] | None = None
+) -> list[Received]:
+    """Lease every message of the head. `held`: (attempt, claim id) of each; None where claims play no part."""
+    if not head.rows:
+        return []
+    until = tx.now + lease_ms
+    holder = clean(worker)
+    leased = []
+    for place, row in enumerate(head.rows):
+        seq, priority, due_at, starts, token, entries = row[:6]
+        attempt, claim_id = (starts + 1, None) if held is None else held[place]
+        leased.append(
+            (seq, head.queue_id, priority, due_at, starts + 1, token + 1, entries, attempt, claim_id, tx.now, until, holder)
+        )
+    insert_rows(tx.connection, sql.INSERT_LEASED, leased)
+    tx.execute(sql.DELETE_READY_UP_TO, (head.queue_id, *head.rows[-1][1:3], head.rows[-1][0]))
+    histories = _histories(tx, [row[0] for row in head.rows if row[5]])
+    return [_received(head.queue, row, until, histories.get(row[0], ())) for row in head.rows]
+
+
+def _received(queue: str, row: tuple[Any, ...], until: UnixMs, history: tuple[Attempt, ...]) -> Received:
+    seq, starts, token = row[0], row[3], row[4]
+    return Received(
+        message=message_from(row, 6),
+        lease=Lease(queue=queue, ref=seq, token=token + 1),
+        lease_until=until,
+        starts=starts + 1,
+        position=str(seq),
+        redelivered=any(entry.outcome is AttemptOutcome.INTERRUPTED for entry in history),
+        history=history,
+    )
+
+
+def _histories(tx: Tx, seqs: list[int]) -> dict[int, tuple[Attempt, ...]]:
+    found: dict[int, tuple[Attempt, ...]] = {}
+    if seqs:
+        for seq, entry in tx.execute(sql.SELECT_ATTEMPTS, (numbers(seqs),)).fetchall():
+            found[seq] = (*found.get(seq, ()), attempt_from(entry))
+    return found
+
+
+# ---------------------------------------------------------------------------------------------------- settle
+
+
+@dataclass(frozen=True, slots=True)
+class InHand:
+    """One row of redrive_leased, with the token and the attempts of its claim where it has one."""
+
+    seq: int
+    token: int
+    queue_id: int
+    priority: int
+    starts: int
+    entries: int
+    claim_id: int | None
+    claim_token: int | None
+    claim_attempts: int | None
+
+
+def in_hand(tx: Tx, seqs: Iterable[int]) -> dict[int, InHand]:
+    """The leases of these messages that exist, by seq."""
+    rows = tx.execute(sql.SELECT_LEASED, (numbers(list(seqs)),)).fetchall()
+    return {row[0]: InHand(*row) for row in rows}
+
+
+def settle(tx: Tx, batch: Sequence[Settle]) -> list[bool]:
+    """End deliveries whose lease is current; what becomes of claims and letters is the caller's business."""
+    leases = in_hand(tx, (each.lease.ref for each in batch))
+    current: list[tuple[Settle, InHand]] = []
+    settled = []
+    for each in batch:
+        row = leases.get(each.lease.ref)
+        is_current = row is not None and row.token == each.lease.token
+        if row is not None and is_current:
+            del leases[each.lease.ref]
+            current.append((each, row))
+        settled.append(is_current)
+    move(tx, current)
+    return settled
+
+
+def move(tx: Tx, ends: Sequence[tuple[Settle, InHand]]) -> None:
+    """Carry out settlements whose fences were checked: remove, or put back where the due time says."""
+    if not ends:
+        return
+    removed: list[InHand] = []
+    waiting: list[tuple[int, ...]] = []
+    entries: list[tuple[int, int, str]] = []
+    bodies: list[tuple[int, bytes]] = []
+    for end, row in ends:
+        match end.settlement:
+            case settlement.Ack() | settlement.DeadLetter():
+                removed.append(row)
+                continue
+            case settlement.Retry(due_at=due_at, body=body):
+                starts = row.starts
+                if body is not None:
+                    bodies.append((row.seq, body))
+            case settlement.Requeue(due_at=due_at):
+                starts = row.starts - 1
+        if end.entry is not None:
+            entries.append((row.seq, row.entries, attempt_text(end.entry)))
+        count = row.entries + (end.entry is not None)
+        waiting.append((row.queue_id, row.priority, due_at, row.seq, starts, row.token, count))
+        tx.wake(end.lease.queue)
+    tx.execute(sql.DELETE_LEASED, (numbers([row.seq for _, row in ends]),))
+    _remove(tx, removed)
+    _insert_waiting(tx, waiting)
+    insert_rows(tx.connection, sql.INSERT_ATTEMPTS, entries)
+    insert_rows(tx.connection, sql.INSERT_REWRITTEN, bodies)
+
+
+def _remove(tx: Tx, removed: Sequence[InHand]) -> None:
+    if not removed:
+        return
+    seqs = numbers([row.seq for row in removed])
+    tx.execute(sql.DELETE_MESSAGES, (seqs,))
+    tx.execute(sql.DELETE_REWRITTEN, (seqs,))
+    with_history = [row.seq for row in removed if row.entries]
+    if with_history:
+        tx.execute(sql.DELETE_ATTEMPTS, (numbers(with_history),))
+
+
+def renew(tx: Tx, batch: Sequence[Lease], *, lease_ms: Millis) -> list[bool]:
+    """Current leases end `lease_ms` from now."""
+    leases = in_hand(tx, (each.ref for each in batch))
+    held = [each.ref in leases and leases[each.ref].token == each.token for each in batch]
+    extend(tx, [each.ref for each, is_held in zip(batch, held, strict=True) if is_held], lease_ms=lease_ms)
+    return held
+
+
+def extend(tx: Tx, seqs: list[int], *, lease_ms: Millis) -> None:
+    """Leases, by seq, end `lease_ms` from now."""
+    tx.execute(
+        "UPDATE redrive_leased SET lease_until = ? WHERE seq IN (SELECT value FROM json_each(?))",
+        (tx.now + lease_ms, numbers(seqs)),
+    )
+
+
+# ---------------------------------------------------------------------------------------------------- looking
+
+_DEPTHS: Final = """
+SELECT q.name,
+  (SELECT count(*) FROM redrive_ready r WHERE r.queue_id = q.id),
+  (SELECT count(*) FROM redrive_scheduled s WHERE s.queue_id = q.id AND s.due_at <= :now),
+  (SELECT count(*) FROM redrive_scheduled s WHERE s.queue_id = q.id AND s.due_at > :now),
+  (SELECT count(*) FROM redrive_leased l WHERE l.queue_id = q.id AND l.lease_until <= :now),
+  (SELECT count(*) FROM redrive_leased l WHERE l.queue_id = q.id AND l.lease_until > :now),
+  (SELECT min(due_at) FROM redrive_ready r WHERE r.queue_id = q.id),
+  (SELECT min(due_at) FROM redrive_scheduled s WHERE s.queue_id = q.id AND s.due_at <= :now),
+  (SELECT min(lease_until) FROM redrive_leased l WHERE l.queue_id = q.id AND l.lease_until <= :now)
+FROM redrive_queue q WHERE q.declared_at IS NOT NULL"""
+
+_DEAD_DEPTHS: Final = (
+    "SELECT dead_letter_queue, count(*), min(dead_lettered_at) FROM redrive_letter WHERE state <= 1 "
+    "GROUP BY dead_letter_queue"
+)
+
+
+def depths(connection: sqlite3.Connection, now: UnixMs) -> list[Depth]:
+    """All queues, and every dead-letter queue with its open letters as ready. What can be handed out is ready."""
+    found: dict[str, Depth] = {}
+    for name, ready, due, scheduled, ended, leased, *oldest in connection.execute(_DEPTHS, {"now": now}):
+        queue = text_out(name)
+        oldest_at = min((at for at in oldest if at is not None), default=None)
+        found[queue] = Depth(
+            queue=queue, ready=ready + due + ended, scheduled=scheduled, leased=leased, oldest_ready_at=oldest_at
+        )
+    for name, count, oldest_at in connection.execute(_DEAD_DEPTHS):
+        queue = text_out(name)
+        base = found.get(queue) or Depth(queue=queue, ready=0, scheduled=0, leased=0)
+        found[queue] = Depth(
+            queue=queue,
+            ready=base.ready + count,
+            scheduled=base.scheduled,
+            leased=base.leased,
+            oldest_ready_at=min((at for at in (base.oldest_ready_at, oldest_at) if at is not None), default=None),
+        )
+    return [found[name] for name in sorted(found)]
+
+
+_PEEK: Final = f"""
+SELECT {MESSAGE_COLUMNS.removeprefix("queue_id, ").replace(", ", ", m.").replace("message_id", "m.message_id", 1)}, w.body
+FROM (
+  SELECT * FROM (SELECT 0 AS later, priority, due_at, seq FROM redrive_ready WHERE queue_id = :id
+    ORDER BY priority, due_at, seq LIMIT :limit)
+  UNION ALL SELECT * FROM (SELECT 0, priority, due_at, seq FROM redrive_scheduled WHERE queue_id = :id AND due_at <= :now
+    ORDER BY due_at, seq LIMIT :limit)
+  UNION ALL SELECT * FROM (SELECT 1, 0, due_at, seq FROM redrive_scheduled WHERE queue_id = :id AND due_at > :now
+    ORDER BY due_at, seq LIMIT :limit)
+) p JOIN redrive_message m ON m.seq = p.seq LEFT JOIN redrive_rewritten w ON w.seq = p.seq
+ORDER BY p.later, p.priority, p.due_at, p.seq LIMIT :limit"""
+
+_PEEK_DEAD: Final = """
+SELECT l.message_id, l.key, l.tenant, c.priority, c.published_at, c.message_expires_at, c.content_type, c.headers,
+  c.properties, COALESCE(c.original, c.body), CASE WHEN c.original IS NULL THEN NULL ELSE c.body END
+FROM redrive_letter l JOIN redrive_letter_content c ON c.seq = l.seq
+WHERE l.dead_letter_queue = ? AND l.state <= 1 ORDER BY l.dead_lettered_at, l.seq LIMIT ?"""
+
+
+def peek(connection: sqlite3.Connection, queue: str, *, limit: int, now: UnixMs) -> list[Message]:
+    """Ready messages in hand-over order, then scheduled ones by due time; of a dead-letter queue its open letters."""
+    queue_id = find_queue(connection, queue)
+    rows: list[Any] = []
+    if queue_id is not None:
+        rows = connection.execute(_PEEK, {"id": queue_id, "limit": limit, "now": now}).fetchall()
+    if len(rows) < limit:
+        rows += connection.execute(_PEEK_DEAD, (text_in(queue), limit - len(rows))).fetchall()
+    return [message_from(row, 0) for row in rows]
+
+
+def delete(tx: Tx, name: str) -> None:
+    """The queue no longer exists and its messages are gone; its name stays known to claims and letters."""
+    queue_id = find_queue(tx.connection, name)
+    if queue_id is None:
+        return
+    for table in ("rewritten", "attempt"):
+        tx.execute(
+            f"DELETE FROM redrive_{table} WHERE seq IN (SELECT seq FROM redrive_message WHERE queue_id = ?)",  # noqa: S608
+            (queue_id,),
+        )
+    for table in ("ready", "scheduled", "leased", "message"):
+        tx.execute(f"DELETE FROM redrive_{table} WHERE queue_id = ?", (queue_id,))  # noqa: S608 - constants
+    tx.execute("UPDATE redrive_queue SET declared_at = NULL WHERE id = ?", (queue_id,))
+    tx.wake(name)

@@ -1,0 +1,196 @@
+"""Lists and counts of letters: a `Selection` as SQL that walks one index in order of death.
+
+Every index on redrive_letter ends in (dead_lettered_at, seq), so a page is a range read in the right order, however
+many letters there are. Which index is used is decided here and not by the planner: the most telling condition goes
+first, every other one gets a unary plus, which takes its index from the planner (sqlite.org/optoverview.html).
+"""
+
+from __future__ import annotations
+
+import json
+import sqlite3
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+from redrive.core.letters.selection import OPEN_STATES, Selection
+from redrive.core.ports import LetterStats, LetterSummary, Page
+from redrive.core.units import UnixMs
+from redrive.errors import ConfigurationError
+from redrive.sqlite.rows import REVIEW_NUMBER, REVIEW_STATES, SUMMARY_COLUMNS, summary_from
+from redrive.sqlite.values import text_in, text_out
+
+Place = tuple[UnixMs, int]
+"""(dead_lettered_at, seq): where a letter stands in the order of death."""
+
+ORDER: Final = "dead_lettered_at, seq"
+NO_TENANT: Final = "-"
+"""A letter without a tenant counts as this one (product.md, Fairness)."""
+
+
+@dataclass(slots=True)
+class _Where:
+    conditions: list[str] = field(default_factory=list)
+    values: list[Any] = field(default_factory=list)
+    is_led: bool = False
+
+    def add(self, column: str, comparison: str, *values: Any) -> None:
+        """One condition. The first that may lead keeps its index; the others lose theirs to the plus."""
+        self.conditions.append(f"{'+' if self.is_led else ''}{column} {comparison}")
+        self.values.extend(values)
+        self.is_led = True
+
+    def filter(self, condition: str, *values: Any) -> None:
+        """One condition that never leads."""
+        self.conditions.append(condition)
+        self.values.extend(values)
+
+    @property
+    def text(self) -> str:
+        return " AND ".join(self.conditions) or "1"
+
+
+def where(connection: sqlite3.Connection, selection: Selection) -> tuple[str, list[Any]]:
+    """The condition of this selection and its values."""
+    found = _Where()
+    if selection.ids:
+        found.add("id", "IN (SELECT value FROM json_each(?))", json.dumps(selection.ids))
+    for column, value in (
+        ("key", selection.key),
+        ("fingerprint", selection.fingerprint),
+        ("error_code", selection.error_code),
+        ("tenant", selection.tenant),
+        ("reason_code", selection.reason_code),
+    ):
+        if value is not None:
+            found.add(column, "= ?", text_in(value))
+    if selection.queue is not None:
+        _add_queue(connection, found, selection.queue)
+    if selection.states:
+        _add_states(found, selection)
+    for column, value in (("error_type", selection.error_type), ("message_type", selection.message_type)):
+        if value is not None:
+            found.filter(f"{column} = ?", text_in(value))
+    if selection.since is not None:
+        found.filter("dead_lettered_at >= ?", selection.since)
+    if selection.until is not None:
+        found.filter("dead_lettered_at < ?", selection.until)
+    if selection.text is not None:
+        found.filter("redrive_contains(reason_text, message_id, key, ?)", text_in(selection.text))
+    return found.text, found.values
+
+
+def _add_queue(connection: sqlite3.Connection, found: _Where, queue: str) -> None:
+    # An OR over two columns would lose the order of an index. A name is nearly always one or the other.
+    name = text_in(queue)
+    columns = [
+        column
+        for column in ("queue", "dead_letter_queue")
+        if connection.execute(f"SELECT 1 FROM redrive_letter WHERE {column} = ? LIMIT 1", (name,)).fetchone()  # noqa: S608
+    ]
+    if len(columns) == 1:
+        found.add(columns[0], "= ?", name)
+    else:
+        found.filter("(+queue = ? OR +dead_letter_queue = ?)", name, name)
+
+
+def _add_states(found: _Where, selection: Selection) -> None:
+    states = sorted(REVIEW_NUMBER[state] for state in selection.states)
+    if len(states) == 1:
+        found.add("state", "= ?", states[0])
+    elif selection.states == OPEN_STATES:
+        found.filter("state <= 1")
+    else:
+        found.filter(f"+state IN ({','.join(map(str, states))})")
+
+
+def contains(*texts: str | bytes | None) -> bool:
+    """SQL function redrive_contains(text, …, wanted): a case-insensitive substring of any."""
+    *candidates, wanted = (None if text is None else text_out(text).lower() for text in texts)
+    return wanted is not None and any(text is not None and wanted in text for text in candidates)
+
+
+def walk(
+    connection: sqlite3.Connection, selection: Selection, *, after: Place | None, up_to: int | None, limit: int
+) -> Iterator[tuple[Place, LetterSummary]]:
+    """Selected letters in order of death from behind `after`. `up_to`: only rows that were there by then."""
+    condition, values = where(connection, selection)
+    if after is not None:
+        condition += " AND (dead_lettered_at, seq) > (?, ?)"
+        values += after
+    if up_to is not None:
+        condition += " AND +seq <= ?"
+        values.append(up_to)
+    rows = connection.execute(
+        f"SELECT dead_lettered_at, seq, {SUMMARY_COLUMNS} FROM redrive_letter WHERE {condition} "  # noqa: S608 - constants
+        f"ORDER BY {ORDER} LIMIT ?",
+        [*values, limit],
+    )
+    for row in rows:
+        yield (row[0], row[1]), summary_from(row[2:])
+
+
+def find(connection: sqlite3.Connection, selection: Selection, *, limit: int, cursor: str | None) -> Page:
+    """One page and the cursor of the next."""
+    after = None if cursor is None else _place_of(cursor)
+    found = list(walk(connection, selection, after=after, up_to=None, limit=limit + 1))
+    page = found[:limit]
+    is_more = len(found) > limit and page
+    return Page(
+        letters=tuple(letter for _, letter in page), cursor="{}-{}".format(*page[-1][0]) if is_more else None
+    )
+
+
+def _place_of(cursor: str) -> Place:
+    died_at, _, seq = cursor.partition("-")
+    try:
+        return int(died_at), int(seq)
+    except ValueError:
+        raise ConfigurationError(
+            f"Cursor {cursor!r:.60} is not one this store gave out. Nothing was read.", hint="Start without a cursor."
+        ) from None
+
+
+def stats(connection: sqlite3.Connection, selection: Selection, *, top: int) -> LetterStats:
+    """Counts over the selection. Each count is one walk over one index; they agree, being one read transaction."""
+    connection.execute("BEGIN")
+    try:
+        condition, values = where(connection, selection)
+        total = connection.execute(f"SELECT count(*) FROM redrive_letter WHERE {condition}", values).fetchone()[0]  # noqa: S608
+        counts = {
+            column: _counts(connection, column, condition, values)
+            for column in ("state", "queue", "reason_code", "fingerprint", "tenant")
+        }
+        oldest = connection.execute(
+            f"SELECT dead_lettered_at FROM redrive_letter WHERE {condition} AND state <= 1 ORDER BY {ORDER} LIMIT 1",  # noqa: S608
+            values,
+        ).fetchone()
+    finally:
+        connection.execute("COMMIT")
+    by_state = {str(REVIEW_STATES[number]): count for number, count in counts["state"]}
+    return LetterStats(
+        total=total,
+        by_state=_largest(by_state, top),
+        by_queue=_largest(_texts(counts["queue"]), top),
+        by_reason=_largest(_texts(counts["reason_code"]), top),
+        by_group=_largest(_texts(counts["fingerprint"]), top),
+        by_tenant=_largest(_texts(counts["tenant"]), top),
+        oldest_at=None if oldest is None else oldest[0],
+    )
+
+
+def _counts(connection: sqlite3.Connection, column: str, condition: str, values: list[Any]) -> list[tuple[Any, int]]:
+    statement = f"SELECT {column}, count(*) FROM redrive_letter WHERE {condition} GROUP BY {column}"  # noqa: S608 - constants
+    return connection.execute(statement, values).fetchall()
+
+
+def _texts(counts: list[tuple[Any, int]]) -> dict[str, int]:
+    found: dict[str, int] = {}
+    for value, count in counts:
+        name = NO_TENANT if value is None else text_out(value) or NO_TENANT
+        found[name] = found.get(name, 0) + count
+    return found
+
+
+def _largest(counts: dict[str, int], top: int) -> dict[str, int]:
+    return dict(sorted(counts.items(), key=lambda entry: (-entry[1], entry[0]))[:top])

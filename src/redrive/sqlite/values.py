@@ -1,0 +1,81 @@
+"""Values into statements, many rows in one step.
+
+The sqlite3 module gives the interpreter lock away at every step of a statement. Beside a busy event loop each step
+may then wait milliseconds for it, so a batch is one statement with many rows, never one statement per row:
+`insert_rows` for rows, `json_each(?)` over whole numbers for everything that names rows already there.
+"""
+
+from __future__ import annotations
+
+import json
+import sqlite3
+from collections.abc import Iterable, Sequence
+from functools import cache
+from itertools import chain
+from typing import Any, Final
+
+ROWS_PER_STEP: Final = 256
+"""Most rows in one INSERT. Row counts are powers of two, so that few statements stay prepared."""
+
+MAX_VARIABLES: Final = 32_766
+"""SQLite's default limit of `?` in one statement (sqlite.org/limits.html)."""
+
+numbers: Final = json.JSONEncoder(separators=(",", ":"), allow_nan=False).encode
+"""Whole numbers, or lists of them, for `json_each(?)`. No text: JSON of SQLite cuts at a NUL."""
+
+
+def insert_rows(connection: sqlite3.Connection, head: str, rows: Sequence[Sequence[Any]]) -> None:
+    """`head` is "INSERT INTO t (a, b)"; each row has one value per column. Rowids given out are consecutive."""
+    start, left = 0, len(rows)
+    if not left:
+        return
+    width = len(rows[0])
+    most = min(ROWS_PER_STEP, MAX_VARIABLES // width)
+    while left:
+        size = min(1 << (left.bit_length() - 1), most)
+        connection.execute(
+            _insert_statement(head, width, size), list(chain.from_iterable(rows[start : start + size]))
+        )
+        start, left = start + size, left - size
+
+
+@cache
+def _insert_statement(head: str, width: int, size: int) -> str:
+    return f"{head} VALUES {values_list(width, size)}"
+
+
+@cache
+def values_list(width: int, size: int) -> str:
+    """(?,?),(?,?) for `size` rows of `width` values."""
+    return ",".join([f"({','.join('?' * width)})"] * size)
+
+
+def pieces(rows: Sequence[Any], width: int = 1) -> Iterable[Sequence[Any]]:
+    """The rows in pieces that fit into one statement with `width` values each; sizes as in `insert_rows`."""
+    start, left = 0, len(rows)
+    most = min(ROWS_PER_STEP, MAX_VARIABLES // width)
+    while left:
+        size = min(1 << (left.bit_length() - 1), most)
+        yield rows[start : start + size]
+        start, left = start + size, left - size
+
+
+def text_in(value: str | None) -> str | bytes | None:
+    """Text as it is bound. UTF-8 has no form for a lone surrogate: such text is kept as bytes, exactly."""
+    if value is None or value.isascii():
+        return value
+    try:
+        value.encode()
+    except UnicodeEncodeError:
+        return value.encode("utf-8", "surrogatepass")
+    return value
+
+
+def text_out(value: str | bytes) -> str:
+    """The text `text_in` was given."""
+    return value if isinstance(value, str) else value.decode("utf-8", "surrogatepass")
+
+
+def text_or_none_out(value: str | bytes | None) -> str | None:
+    """As `text_out`, with None."""
+    return value if value is None or isinstance(value, str) else value.decode("utf-8", "surrogatepass")

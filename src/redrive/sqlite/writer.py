@@ -1,0 +1,237 @@
+"""The writer: one thread that executes everything waiting as one transaction (group commit).
+
+Authoritative is the file; a call is answered only after COMMIT returned. While one commit waits for the disk, new
+calls queue up and share the next one: so the cost of an fsync is divided by the number of waiting calls, and a call
+alone waits for nothing but its own.
+
+Failures:
+- One operation of a group raises: the whole group is rolled back and each operation runs again in a transaction of
+  its own. Operations are functions of the transaction and change nothing outside it, so running one twice is safe.
+- BEGIN cannot get the lock in time, or COMMIT fails: every call of the group gets that error, nothing is written.
+- The process is killed: SQLite rolls back what had not committed; whoever waited is dead too.
+- The caller was cancelled meanwhile: the operation still took effect. A call may bring `undo` for that case.
+
+Known weak spot: a thread that dies of `MemoryError` in the middle of answering leaves callers waiting.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import sqlite3
+import threading
+from collections import deque
+from collections.abc import Callable
+from concurrent.futures import Future
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Final, TypeVar
+
+from redrive.core.ports import Clock
+from redrive.core.units import UnixMs
+from redrive.errors import BrokerUnavailableError
+from redrive.sqlite.connect import begin, turn_not_given
+from redrive.sqlite.failures import as_redrive_error
+from redrive.sqlite.turn import Turn
+
+T = TypeVar("T")
+
+GROUP_MAX: Final = 256
+"""Most calls in one transaction: bounds how long the first of them waits for the others."""
+
+
+@dataclass(slots=True)
+class Tx:
+    """An open write transaction. `now` is one instant for all of it; `wake` names queues to wake after the commit."""
+
+    connection: sqlite3.Connection
+    now: UnixMs
+    woken: set[str] = field(default_factory=set)
+
+    def execute(self, sql: str, parameters: Any = ()) -> sqlite3.Cursor:
+        """One statement."""
+        return self.connection.execute(sql, parameters)
+
+    def wake(self, queue: str) -> None:
+        """Whoever waits for this queue looks again once this is committed."""
+        self.woken.add(queue)
+
+
+Operation = Callable[[Tx], Any]
+
+
+@dataclass(slots=True, eq=False)
+class _Call:
+    operation: Operation
+    is_synced: bool
+    future: Future[Any] | asyncio.Future[Any]
+    loop: asyncio.AbstractEventLoop | None
+    undo: Callable[[Any], None] | None = None
+    result: Any = None
+    error: BaseException | None = None
+
+
+class Writer:
+    """Owns the writing connection and its thread."""
+
+    def __init__(
+        self,
+        *,
+        connection: sqlite3.Connection,
+        path: Path,
+        clock: Clock,
+        turn: Turn,
+        lock_timeout_ms: int,
+        is_full: bool,
+        on_commit: Callable[[set[str]], None],
+        tend: Callable[[sqlite3.Connection], None],
+    ) -> None:
+        self._connection = connection
+        self._path = path
+        self._clock = clock
+        self._turn = turn
+        self._lock_timeout_ms = lock_timeout_ms
+        self._is_full = is_full
+        self._is_synced: bool | None = None
+        self._on_commit = on_commit
+        self._tend = tend
+        self._calls: deque[_Call] = deque()
+        self._some = threading.Condition()
+        self._is_closing = False
+        self._thread = threading.Thread(target=self._run, name=f"redrive-writer {path.name}", daemon=True)
+
+    def start(self) -> None:
+        """Begin to carry out calls."""
+        self._thread.start()
+
+    def stop(self) -> None:
+        """Carry out what is waiting, then end the thread and close the connection. Blocks."""
+        with self._some:
+            self._is_closing = True
+            self._some.notify()
+        self._thread.join()
+        self._connection.close()
+
+    async def call(
+        self, operation: Callable[[Tx], T], *, is_synced: bool = True, undo: Callable[[T], None] | None = None
+    ) -> T:
+        """The operation's result, once it is committed. `undo` gets it where the caller was cancelled meanwhile."""
+        loop = asyncio.get_running_loop()
+        future: asyncio.Future[T] = loop.create_future()
+        self._submit(_Call(operation, is_synced, future, loop, undo))
+        return await future
+
+    def call_blocking(self, operation: Callable[[Tx], T], *, is_synced: bool = True) -> T:
+        """As `call`, from any thread but the writer's."""
+        future: Future[T] = Future()
+        self._submit(_Call(operation, is_synced, future, None))
+        return future.result()
+
+    def send(self, operation: Operation) -> None:
+        """Carry it out some time; nobody waits for it or learns of its failure."""
+        self._submit(_Call(operation, False, Future(), None))  # noqa: FBT003
+
+    def _submit(self, call: _Call) -> None:
+        with self._some:
+            if self._is_closing:
+                raise BrokerUnavailableError(f'File "{self._path}" is closed. Nothing was written.')
+            self._calls.append(call)
+            self._some.notify()
+
+    # ------------------------------------------------------------------------------------------- in the thread
+
+    def _run(self) -> None:
+        while group := self._next_group():
+            self._carry_out(group)
+            self._answer(group)
+            self._tend(self._connection)
+
+    def _next_group(self) -> list[_Call]:
+        with self._some:
+            while not self._calls and not self._is_closing:
+                self._some.wait()
+            group = []
+            while self._calls and len(group) < GROUP_MAX:
+                call = self._calls.popleft()
+                if not call.future.cancelled():
+                    group.append(call)
+            if not group and self._calls:
+                return self._next_group()
+            if not group and not self._is_closing:
+                return self._next_group()
+            return group
+
+    def _carry_out(self, group: list[_Call]) -> None:
+        try:
+            self._commit(group)
+        except Exception as error:  # noqa: BLE001 - whatever it is, it is the answer to the calls
+            if len(group) == 1 or _is_about_all(error):
+                for call in group:
+                    call.error = as_redrive_error(error, self._path)
+            else:
+                for call in group:
+                    self._carry_out([call])
+
+    def _commit(self, group: list[_Call]) -> None:
+        if not self._turn.acquire(self._lock_timeout_ms / 1_000):
+            raise turn_not_given(self._path, self._lock_timeout_ms)
+        try:
+            self._set_sync(is_synced=any(call.is_synced for call in group))
+            begin(self._connection, path=self._path, wait_ms=self._lock_timeout_ms)
+            tx = Tx(self._connection, self._clock.now())
+            try:
+                for call in group:
+                    call.result = call.operation(tx)
+                self._connection.execute("COMMIT")
+            except BaseException:
+                if self._connection.in_transaction:
+                    self._connection.execute("ROLLBACK")
+                raise
+        finally:
+            self._turn.release()
+        if tx.woken:
+            self._on_commit(tx.woken)
+
+    def _set_sync(self, *, is_synced: bool) -> None:
+        # In WAL mode FULL means one fsync per commit and NORMAL none; a later FULL commit covers all before it.
+        wanted = is_synced and self._is_full
+        if wanted is not self._is_synced:
+            self._connection.execute("PRAGMA synchronous = FULL" if wanted else "PRAGMA synchronous = NORMAL")
+            self._is_synced = wanted
+
+    def _answer(self, group: list[_Call]) -> None:
+        by_loop: dict[asyncio.AbstractEventLoop, list[_Call]] = {}
+        for call in group:
+            if call.loop is None:
+                _resolve(call)
+            else:
+                by_loop.setdefault(call.loop, []).append(call)
+        for loop, calls in by_loop.items():
+            try:
+                loop.call_soon_threadsafe(_resolve_all, calls)
+            except RuntimeError:  # The loop is closed: nobody waits any more.
+                for call in calls:
+                    _undo(call)
+
+
+def _is_about_all(error: Exception) -> bool:
+    """Whether the error is the file's state, not one operation's: trying each call alone would only wait again."""
+    return isinstance(error, BrokerUnavailableError)
+
+
+def _resolve_all(calls: list[_Call]) -> None:
+    for call in calls:
+        _resolve(call)
+
+
+def _resolve(call: _Call) -> None:
+    if call.future.cancelled():
+        _undo(call)
+    elif call.error is not None:
+        call.future.set_exception(call.error)
+    else:
+        call.future.set_result(call.result)
+
+
+def _undo(call: _Call) -> None:
+    if call.undo is not None and call.error is None:
+        call.undo(call.result)
