@@ -228,7 +228,10 @@ class Story:
         self._say.act("What to try next")
         broker = ("--broker", self._url)
         for note, arguments in (
-            ("The letters, closed now that their copies succeeded:", ("dlq", "list", DLQ_QUEUE, "--state", "closed", *broker)),
+            (
+                "The letters, closed now that their copies succeeded:",
+                ("dlq", "list", DLQ_QUEUE, "--state", "closed", *broker),
+            ),
             ("One of them with its attempts and its trail:", ("dlq", "show", self._some_letter(), *broker)),
             ("What fails, by reason and by group:", ("dlq", "stats", *broker)),
         ):
