@@ -15,14 +15,17 @@ They need pytest and pytest-asyncio.
 from __future__ import annotations
 
 from redrive.testing.contracts.broker import BrokerContract
-# from redrive.testing.contracts.claims import ClaimStoreContract
-# from redrive.testing.contracts.jobs import JobStoreContract
-# from redrive.testing.contracts.ledger import LedgerContract, LedgerParts
-# from redrive.testing.contracts.letters import LetterStoreContract
+from redrive.testing.contracts.claims import ClaimStoreContract
+from redrive.testing.contracts.forward import ForwardContract
+from redrive.testing.contracts.jobs import JobParts, JobStoreContract
+from redrive.testing.contracts.ledger import LedgerContract, LedgerParts
+from redrive.testing.contracts.letters import LetterStoreContract
 
 __all__ = [
     "BrokerContract",
     "ClaimStoreContract",
+    "ForwardContract",
+    "JobParts",
     "JobStoreContract",
     "LedgerContract",
     "LedgerParts",

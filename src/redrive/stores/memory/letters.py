@@ -1,0 +1,198 @@
+"""Dead letters in memory, in order of death."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+
+from redrive.core.letters.letter import Letter
+from redrive.core.letters.review import moves
+from redrive.core.letters.selection import OPEN_STATES, Selection
+from redrive.core.ports import AuditEntry, LetterStats, LetterSummary, Page, ReviewChange
+from redrive.core.units import UnixMs
+
+
+@dataclass(slots=True, kw_only=True)
+class KeptLetter:
+    """One stored letter. `number` is its place in the order of arrival."""
+
+    number: int
+    letter: Letter
+    audit: tuple[AuditEntry, ...] = ()
+
+    @property
+    def place(self) -> tuple[UnixMs, int]:
+        """Its place in the order of death; unique, and never changed."""
+        return (self.letter.dead_lettered_at, self.number)
+
+
+class MemoryLetterStore:
+    """A `LetterStore` in memory."""
+
+    def __init__(self) -> None:
+        self._kept: dict[str, KeptLetter] = {}
+        self._arrivals = 0
+
+    async def open(self) -> None:
+        """Nothing to open."""
+
+    async def close(self) -> None:
+        """Nothing to close; the letters stay."""
+
+    async def put(self, batch: Sequence[Letter]) -> None:
+        """See `LetterStore.put`."""
+        for letter in batch:
+            if letter.id not in self._kept:
+                self._arrivals += 1
+                self._kept[letter.id] = KeptLetter(number=self._arrivals, letter=letter)
+
+    async def get(self, letter_id: str) -> tuple[Letter, tuple[AuditEntry, ...]] | None:
+        """See `LetterStore.get`."""
+        kept = self._kept.get(letter_id)
+        return None if kept is None else (kept.letter, kept.audit)
+
+    async def find(self, selection: Selection, *, limit: int, cursor: str | None = None) -> Page:
+        """See `LetterStore.find`."""
+        after = None if cursor is None else _place_of(cursor)
+        found = self.selected(selection, after=after, limit=limit + 1)
+        more = len(found) > limit
+        page = found[:limit]
+        return Page(
+            letters=tuple(_summary(kept.letter) for kept in page),
+            cursor=_cursor_at(page[-1].place) if more and page else None,
+        )
+
+    async def stats(self, selection: Selection, *, top: int = 20) -> LetterStats:
+        """See `LetterStore.stats`. A letter without a tenant counts as tenant "-"."""
+        letters = [kept.letter for kept in self.selected(selection)]
+        return LetterStats(
+            total=len(letters),
+            by_state=_largest((str(letter.state) for letter in letters), top),
+            by_queue=_largest((letter.queue for letter in letters), top),
+            by_reason=_largest((letter.reason.code for letter in letters), top),
+            by_group=_largest((letter.fingerprint for letter in letters), top),
+            by_tenant=_largest((letter.message.tenant or "-" for letter in letters), top),
+            oldest_at=min((letter.dead_lettered_at for letter in letters if letter.state in OPEN_STATES), default=None),
+        )
+
+    async def review(self, batch: Sequence[ReviewChange]) -> list[str | None]:
+        """See `LetterStore.review`."""
+        return [self._review_one(change) for change in batch]
+
+    async def prune(self, *, now: UnixMs, limit: int) -> int:
+        """See `LetterStore.prune`."""
+        gone = [letter_id for letter_id, kept in self._kept.items() if _may_go(kept.letter, now)][:limit]
+        for letter_id in gone:
+            del self._kept[letter_id]
+        return len(gone)
+
+    def selected(
+        self, selection: Selection, *, after: tuple[UnixMs, int] | None = None, limit: int | None = None
+    ) -> list[KeptLetter]:
+        """The selected letters in order of death, from behind the place `after`."""
+        matching = (kept for kept in self._kept.values() if _matches(selection, kept.letter))
+        later = sorted((kept for kept in matching if after is None or kept.place > after), key=lambda kept: kept.place)
+        return later[:limit]
+
+    @property
+    def arrivals(self) -> int:
+        """How many letters have ever arrived: the number of the newest."""
+        return self._arrivals
+
+    def hold(self, letter_id: str, job_id: str) -> None:
+        """Mark the letter as held by a redrive job, unless another holds it."""
+        kept = self._kept.get(letter_id)
+        if kept is not None and kept.letter.outstanding_job is None:
+            kept.letter = replace(kept.letter, outstanding_job=job_id)
+
+    def free(self, letter_id: str, job_id: str) -> None:
+        """Take this job's mark off the letter."""
+        kept = self._kept.get(letter_id)
+        if kept is not None and kept.letter.outstanding_job == job_id:
+            kept.letter = replace(kept.letter, outstanding_job=None)
+
+    def _review_one(self, change: ReviewChange) -> str | None:
+        kept = self._kept.get(change.letter_id)
+        if kept is None:
+            return f'no dead letter has the id "{change.letter_id}"'
+        steps = moves(kept.letter.state, change.to)
+        if isinstance(steps, str):
+            return steps
+        kept.letter = replace(kept.letter, state=change.to)
+        kept.audit += tuple(
+            AuditEntry(letter_id=change.letter_id, at=change.at, actor=change.actor, action=str(step), note=change.note)
+            for step in steps
+        )
+        return None
+
+
+def _matches(selection: Selection, letter: Letter) -> bool:
+    wanted = (
+        (selection.reason_code, letter.reason.code),
+        (selection.error_type, letter.error_type),
+        (selection.error_code, letter.error_code),
+        (selection.fingerprint, letter.fingerprint),
+        (selection.tenant, letter.message.tenant),
+        (selection.key, letter.message.key),
+        (selection.message_type, letter.message.properties.type),
+    )
+    return (
+        all(want is None or want == have for want, have in wanted)
+        and (not selection.ids or letter.id in selection.ids)
+        and selection.queue in (None, letter.queue, letter.dead_letter_queue)
+        and (not selection.states or letter.state in selection.states)
+        and (selection.since is None or selection.since <= letter.dead_lettered_at)
+        and (selection.until is None or letter.dead_lettered_at < selection.until)
+        and (selection.text is None or _contains(letter, selection.text))
+    )
+
+
+def _contains(letter: Letter, text: str) -> bool:
+    texts = (letter.reason.text, letter.message.id, letter.message.key or "")
+    return any(text.lower() in candidate.lower() for candidate in texts)
+
+
+def _summary(letter: Letter) -> LetterSummary:
+    return LetterSummary(
+        id=letter.id,
+        queue=letter.queue,
+        dead_letter_queue=letter.dead_letter_queue,
+        message_id=letter.message.id,
+        key=letter.message.key,
+        tenant=letter.message.tenant,
+        message_type=letter.message.properties.type,
+        reason_code=letter.reason.code,
+        reason_text=letter.reason.text,
+        error_type=letter.error_type,
+        error_code=letter.error_code,
+        attempt_count=letter.attempt_count,
+        fingerprint=letter.fingerprint,
+        group_title=letter.group_title,
+        state=letter.state,
+        first_failed_at=letter.first_failed_at,
+        dead_lettered_at=letter.dead_lettered_at,
+        expires_at=letter.expires_at,
+        redrive_count=letter.redrive_count,
+        previous=letter.previous,
+        outstanding_job=letter.outstanding_job,
+        body_bytes=len(letter.message.body),
+    )
+
+
+def _largest(names: Iterable[str], top: int) -> dict[str, int]:
+    counted = Counter(names).items()
+    return dict(sorted(counted, key=lambda entry: (-entry[1], entry[0]))[:top])
+
+
+def _may_go(letter: Letter, now: UnixMs) -> bool:
+    return letter.expires_at is not None and letter.expires_at <= now and letter.state not in OPEN_STATES
+
+
+def _cursor_at(place: tuple[UnixMs, int]) -> str:
+    return f"{place[0]}-{place[1]}"
+
+
+def _place_of(cursor: str) -> tuple[UnixMs, int]:
+    died_at, _, number = cursor.partition("-")
+    return int(died_at), int(number)

@@ -1,0 +1,386 @@
+"""JobStoreContract: a redrive job is stored before it starts, run by one at a time, and goes on where it stopped."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator
+from contextlib import AbstractAsyncContextManager
+from dataclasses import dataclass, replace
+
+import pytest
+import pytest_asyncio
+
+from redrive.core.letters.letter import ReviewState
+from redrive.core.letters.selection import OPEN_STATES, Selection
+from redrive.core.ports import Clock, JobStore, LetterStore, ReviewChange
+from redrive.core.redrive import ItemState, Job, JobCounts, JobOptions, JobState
+from redrive.errors import LeaseLostError
+from redrive.testing.clock import FAKE_EPOCH
+from redrive.testing.contracts.base import Contract
+from redrive.testing.samples import QUEUE, hard_letter, job, letter
+
+OVER = (JobState.DONE, JobState.ABORTED, JobState.FAILED)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JobParts:
+    """The job store under test and the letters it works on."""
+
+    jobs: JobStore
+    letters: LetterStore
+
+
+class JobStoreContract(Contract):
+    """Subclass, say how to `make` a job store, inherit the tests."""
+
+    def make(self, clock: Clock) -> AbstractAsyncContextManager[JobParts]:
+        """A fresh, empty store, opened, with its letters."""
+        raise AssertionError(f"{type(self).__name__} has to say how to make a job store on {clock}")
+
+    @pytest_asyncio.fixture
+    async def parts(self, clock: Clock) -> AsyncIterator[JobParts]:
+        async with self.make(clock) as parts:
+            yield parts
+
+    @pytest.fixture
+    def jobs(self, parts: JobParts) -> JobStore:
+        return parts.jobs
+
+    @pytest.fixture
+    def letters(self, parts: JobParts) -> LetterStore:
+        return parts.letters
+
+    async def acquire(self, jobs: JobStore, job_id: str | None = "job-1", *, owner: str = "r1") -> Job:
+        """Take over a job that must be free."""
+        taken = await jobs.acquire(job_id, owner=owner, lease_ms=self.lease_ms)
+        assert taken is not None
+        return taken
+
+    async def started(self, jobs: JobStore, **changes: object) -> Job:
+        """A job made and taken over."""
+        made = await jobs.create(job(**changes))
+        return await self.acquire(jobs, made.id)
+
+    async def holder(self, letters: LetterStore, letter_id: str) -> str | None:
+        """The job that holds this letter."""
+        found = await letters.get(letter_id)
+        assert found is not None
+        return found[0].outstanding_job
+
+    async def put(self, letters: LetterStore, count: int, *, first: int = 0) -> list[str]:
+        """So many letters, each dead a little later than the one before."""
+        names = [f"dl_{number:03}" for number in range(first, first + count)]
+        await letters.put([letter(name, died_at=FAKE_EPOCH - 90_000 + first + place) for place, name in enumerate(names)])
+        return names
+
+    # ------------------------------------------------------------------------------------------------- keeping
+
+    async def test_a_job_comes_back_as_it_was_made(self, jobs: JobStore) -> None:
+        given = job(
+            selection=Selection(
+                ids=("a", "b"), queue=QUEUE, states=OPEN_STATES, reason_code="R", error_type="T", error_code="C",
+                fingerprint="f", tenant="t", key="k", message_type="m", since=1, until=2, text="x%",
+            ),
+            options=JobOptions(limit=7, rate_per_s=0.5, keep_attempts=True, keep_ttl=True, target_queue="other",
+                               force=True, max_redrives=9),
+            note="after the fix", request_key="r-1",
+        )  # fmt: skip
+
+        made = await jobs.create(given)
+
+        assert given == made
+        assert given == await jobs.get(given.id)
+
+    async def test_one_request_key_makes_one_job(self, jobs: JobStore) -> None:
+        made = await asyncio.gather(
+            *(jobs.create(job(f"job-{number}", request_key="click-1")) for number in range(20))
+        )
+
+        assert 1 == len({found.id for found in made})
+        assert 1 == len(await jobs.list())
+
+    async def test_jobs_without_a_request_key_are_many(self, jobs: JobStore) -> None:
+        for number in range(3):
+            await jobs.create(job(f"job-{number}", created_at=FAKE_EPOCH + number))
+
+        assert ["job-2", "job-1", "job-0"] == [found.id for found in await jobs.list()]
+        assert ["job-2", "job-1"] == [found.id for found in await jobs.list(limit=2)]
+
+    async def test_an_unknown_id_is_no_job(self, jobs: JobStore) -> None:
+        assert await jobs.get("never seen") is None
+        assert [] == await jobs.items("never seen", state=None, limit=10)
+        assert await jobs.acquire("never seen", owner="r1", lease_ms=self.lease_ms) is None
+
+    # ------------------------------------------------------------------------------------------------- one runner
+
+    async def test_a_job_taken_over_runs_and_belongs_to_one(self, jobs: JobStore) -> None:
+        made = await jobs.create(job())
+
+        taken = await self.acquire(jobs)
+        again = await jobs.acquire("job-1", owner="r2", lease_ms=self.lease_ms)
+
+        assert (JobState.RUNNING, "r1") == (taken.state, taken.owner)
+        assert taken.token > made.token
+        assert again is None
+        assert await jobs.acquire(None, owner="r2", lease_ms=self.lease_ms) is None
+
+    async def test_of_many_runners_at_one_moment_one_gets_the_job(self, jobs: JobStore) -> None:
+        await jobs.create(job())
+
+        taken = await asyncio.gather(
+            *(jobs.acquire(None, owner=f"r{number}", lease_ms=self.lease_ms) for number in range(20))
+        )
+
+        assert 1 == sum(found is not None for found in taken)
+
+    async def test_a_job_whose_runner_died_is_taken_over_after_its_lease(self, jobs: JobStore, clock: Clock) -> None:
+        await jobs.create(job())
+        dead = await self.acquire(jobs)
+        await self.pass_time(clock, self.lease_ms)
+
+        heir = await self.acquire(jobs, None, owner="r2")
+
+        assert ("job-1", "r2") == (heir.id, heir.owner)
+        assert heir.token > dead.token
+        assert not await jobs.save(replace(dead, state=JobState.DONE), lease_ms=0)
+        assert not await jobs.record(dead, [])
+
+    async def test_saving_renews_the_lease(self, jobs: JobStore, clock: Clock) -> None:
+        running = await self.started(jobs)
+        await self.pass_time(clock, self.lease_ms // 2)
+        assert await jobs.save(running, lease_ms=self.lease_ms)
+        await self.pass_time(clock, self.lease_ms // 2)
+
+        assert await jobs.acquire("job-1", owner="r2", lease_ms=self.lease_ms) is None
+
+    async def test_a_lease_given_up_lets_the_next_runner_in_at_once(self, jobs: JobStore) -> None:
+        running = await self.started(jobs)
+
+        assert await jobs.save(running, lease_ms=0)
+
+        assert "r2" == (await self.acquire(jobs, None, owner="r2")).owner
+
+    async def test_the_oldest_waiting_job_comes_first(self, jobs: JobStore) -> None:
+        for number in (2, 1, 3):
+            await jobs.create(job(f"job-{number}", created_at=FAKE_EPOCH + number))
+
+        taken = [(await self.acquire(jobs, None)).id for _ in range(3)]
+
+        assert ["job-1", "job-2", "job-3"] == taken
+        assert await jobs.acquire(None, owner="r1", lease_ms=self.lease_ms) is None
+
+    @pytest.mark.parametrize("state", OVER, ids=str)
+    async def test_a_job_that_is_over_waits_for_nobody(self, jobs: JobStore, state: JobState) -> None:
+        running = await self.started(jobs)
+
+        assert await jobs.save(replace(running, state=state, error="why"), lease_ms=self.lease_ms)
+
+        ended = await jobs.get("job-1")
+        assert ended is not None
+        assert (state, "why") == (ended.state, ended.error)
+        assert await jobs.acquire(None, owner="r2", lease_ms=self.lease_ms) is None
+        resumed = await jobs.acquire("job-1", owner="r2", lease_ms=self.lease_ms)
+        assert (state is JobState.DONE) == (resumed is None)
+        assert resumed is None or resumed.state is JobState.RUNNING
+
+    async def test_a_person_may_abort_and_the_runner_is_told(self, jobs: JobStore, letters: LetterStore) -> None:
+        (name,) = await self.put(letters, 1)
+        running = await jobs.stage(await self.started(jobs), limit=10)
+        seen = await jobs.get("job-1")
+        assert seen is not None
+
+        assert await jobs.save(replace(seen, state=JobState.ABORTED), lease_ms=0)
+
+        assert not await jobs.save(running, lease_ms=self.lease_ms)
+        (item,) = await jobs.items("job-1", state=None, limit=10)
+        assert not await jobs.record(running, [replace(item, state=ItemState.SENT)])
+        aborted = await jobs.get("job-1")
+        assert aborted is not None
+        assert JobState.ABORTED == aborted.state
+        assert await self.holder(letters, name) is None
+
+    # ------------------------------------------------------------------------------------------------- staging
+
+    async def test_staging_copies_the_selection_in_order_of_death(self, jobs: JobStore, letters: LetterStore) -> None:
+        await letters.put([letter(name, died_at=FAKE_EPOCH - ms) for name, ms in (("c", 1), ("a", 300), ("b", 20))])
+        await letters.put([letter("elsewhere", queue="billing", dead_letter_queue="billing.dead")])
+
+        staged = await jobs.stage(await self.started(jobs), limit=10)
+
+        items = await jobs.items("job-1", state=None, limit=10)
+        assert [(0, "a"), (1, "b"), (2, "c")] == [(item.position, item.letter_id) for item in items]
+        assert {ItemState.PENDING} == {item.state for item in items}
+        assert staged.is_staged
+        assert JobCounts(selected=3, pending=3) == staged.counts
+        assert "job-1" == await self.holder(letters, "a")
+        assert await self.holder(letters, "elsewhere") is None
+
+    async def test_staging_goes_on_where_it_stopped_whoever_goes_on(
+        self, jobs: JobStore, letters: LetterStore, clock: Clock
+    ) -> None:
+        names = await self.put(letters, 7)
+        first = await jobs.stage(await self.started(jobs), limit=3)
+        await self.pass_time(clock, self.lease_ms)
+        running = await self.acquire(jobs, None, owner="r2")
+
+        while not running.is_staged:
+            running = await jobs.stage(running, limit=3)
+
+        assert not first.is_staged
+        assert names == [item.letter_id for item in await jobs.items("job-1", state=None, limit=10)]
+        stored = await jobs.get("job-1")
+        assert stored is not None
+        assert (True, JobCounts(selected=7, pending=7)) == (stored.is_staged, stored.counts)
+
+    async def test_what_died_after_the_job_was_made_is_not_part_of_it(
+        self, jobs: JobStore, letters: LetterStore
+    ) -> None:
+        names = await self.put(letters, 3)
+        running = await self.started(jobs)
+        await letters.put([letter("later", died_at=running.created_at + 1)])
+
+        running = await jobs.stage(running, limit=2)
+        await letters.put([letter("later still", died_at=running.created_at + 2)])
+        while not running.is_staged:
+            running = await jobs.stage(running, limit=2)
+
+        assert names == [item.letter_id for item in await jobs.items("job-1", state=None, limit=10)]
+
+    async def test_a_letter_held_by_another_job_is_skipped_and_says_by_which(
+        self, jobs: JobStore, letters: LetterStore
+    ) -> None:
+        await self.put(letters, 3)
+        await jobs.stage(await self.started(jobs, selection=Selection(ids=("dl_000", "dl_001"))), limit=10)
+        second = await self.started(jobs, name="job-2", selection=Selection(ids=("dl_000", "dl_000", "dl_002")))
+
+        second = await jobs.stage(second, limit=10)
+
+        items = await jobs.items("job-2", state=None, limit=10)
+        assert [("dl_000", ItemState.SKIPPED), ("dl_002", ItemState.PENDING)] == [
+            (item.letter_id, item.state) for item in items
+        ]
+        assert "job-1" in (items[0].why or "")
+        assert JobCounts(selected=2, pending=1, skipped=1) == second.counts
+        assert "job-1" == await self.holder(letters, "dl_000")
+
+    async def test_a_letter_that_may_not_be_sent_is_skipped_with_the_reason(
+        self, jobs: JobStore, letters: LetterStore
+    ) -> None:
+        await letters.put([letter("closed", died_at=1), letter("often", died_at=2, redrive_count=3), letter("fine")])
+        await letters.review([
+            ReviewChange(letter_id="closed", to=state, actor="ann", at=2)
+            for state in (ReviewState.REVIEWED, ReviewState.REPLAYED, ReviewState.CLOSED)
+        ])
+
+        await jobs.stage(await self.started(jobs), limit=10)
+
+        items = await jobs.items("job-1", state=None, limit=10)
+        assert [("closed", True), ("often", True), ("fine", False)] == [
+            (item.letter_id, bool(item.why)) for item in items
+        ]
+        assert await self.holder(letters, "often") is None
+
+    async def test_force_takes_letters_redriven_often(self, jobs: JobStore, letters: LetterStore) -> None:
+        await letters.put([hard_letter(), letter("often", redrive_count=50)])
+
+        staged = await jobs.stage(await self.started(jobs, options=JobOptions(force=True)), limit=10)
+
+        assert JobCounts(selected=2, pending=2) == staged.counts
+
+    async def test_a_limit_takes_the_oldest(self, jobs: JobStore, letters: LetterStore) -> None:
+        names = await self.put(letters, 9)
+        running = await self.started(jobs, options=JobOptions(limit=5))
+
+        while not running.is_staged:
+            running = await jobs.stage(running, limit=2)
+
+        assert names[:5] == [item.letter_id for item in await jobs.items("job-1", state=None, limit=10)]
+
+    async def test_a_selection_of_nothing_is_staged_at_once(self, jobs: JobStore) -> None:
+        staged = await jobs.stage(await self.started(jobs), limit=10)
+
+        assert (True, JobCounts()) == (staged.is_staged, staged.counts)
+
+    async def test_a_stale_runner_stages_nothing(self, jobs: JobStore, letters: LetterStore, clock: Clock) -> None:
+        (name,) = await self.put(letters, 1)
+        stale = await self.started(jobs)
+        await self.pass_time(clock, self.lease_ms)
+        await self.acquire(jobs, None, owner="r2")
+
+        with contextlib.suppress(LeaseLostError):
+            await jobs.stage(stale, limit=10)
+
+        assert [] == await jobs.items("job-1", state=None, limit=10)
+        assert await self.holder(letters, name) is None
+
+    # ------------------------------------------------------------------------------------------------- items
+
+    async def test_items_are_listed_by_position_and_state(self, jobs: JobStore, letters: LetterStore) -> None:
+        await self.put(letters, 6)
+        running = await jobs.stage(await self.started(jobs), limit=10)
+        items = await jobs.items("job-1", state=None, limit=10)
+        await jobs.record(running, [replace(items[1], state=ItemState.SENT)])
+
+        assert [2, 3] == [item.position for item in await jobs.items("job-1", state=None, limit=2, after=1)]
+        pending = await jobs.items("job-1", state=ItemState.PENDING, limit=3)
+        assert [0, 2, 3] == [item.position for item in pending]
+        assert [1] == [item.position for item in await jobs.items("job-1", state=ItemState.SENT, limit=3)]
+        assert [] == await jobs.items("job-1", state=None, limit=3, after=5)
+
+    async def test_recording_moves_pending_items_once_and_frees_their_letters(
+        self, jobs: JobStore, letters: LetterStore
+    ) -> None:
+        await self.put(letters, 3)
+        running = await jobs.stage(await self.started(jobs), limit=10)
+        sent, skipped, _ = await jobs.items("job-1", state=None, limit=10)
+
+        moved = [replace(sent, state=ItemState.SENT), replace(skipped, state=ItemState.SKIPPED, why="it is closed")]
+        assert await jobs.record(running, moved)
+        assert await jobs.record(running, [replace(sent, state=ItemState.SKIPPED, why="told again")])
+
+        items = await jobs.items("job-1", state=None, limit=10)
+        assert [("sent", None), ("skipped", "it is closed"), ("pending", None)] == [
+            (str(item.state), item.why) for item in items
+        ]
+        stored = await jobs.get("job-1")
+        assert stored is not None
+        assert JobCounts(selected=3, pending=1, sent=1, skipped=1) == stored.counts
+        assert [None, None, "job-1"] == [await self.holder(letters, item.letter_id) for item in items]
+
+    @pytest.mark.parametrize("state", OVER, ids=str)
+    async def test_a_job_that_ended_holds_no_letter(
+        self, jobs: JobStore, letters: LetterStore, state: JobState
+    ) -> None:
+        names = await self.put(letters, 3)
+        running = await jobs.stage(await self.started(jobs), limit=10)
+
+        await jobs.save(replace(running, state=state), lease_ms=0)
+
+        assert [None] * 3 == [await self.holder(letters, name) for name in names]
+        other = await jobs.stage(await self.started(jobs, name="job-2"), limit=10)
+        assert JobCounts(selected=3, pending=3) == other.counts
+
+    async def test_a_resumed_job_holds_its_pending_letters_again(self, jobs: JobStore, letters: LetterStore) -> None:
+        names = await self.put(letters, 3)
+        running = await jobs.stage(await self.started(jobs), limit=10)
+        first, *_ = await jobs.items("job-1", state=None, limit=1)
+        await jobs.record(running, [replace(first, state=ItemState.SENT)])
+        await jobs.save(replace(running, state=JobState.FAILED), lease_ms=0)
+
+        resumed = await self.acquire(jobs)
+
+        assert [None, "job-1", "job-1"] == [await self.holder(letters, name) for name in names]
+        assert JobCounts(selected=3, pending=2, sent=1) == resumed.counts
+
+    async def test_a_letter_another_job_took_meanwhile_stays_with_it(
+        self, jobs: JobStore, letters: LetterStore
+    ) -> None:
+        (name,) = await self.put(letters, 1)
+        first = await jobs.stage(await self.started(jobs), limit=10)
+        await jobs.save(replace(first, state=JobState.ABORTED), lease_ms=0)
+        await jobs.stage(await self.started(jobs, name="job-2"), limit=10)
+
+        await self.acquire(jobs)
+
+        assert "job-2" == await self.holder(letters, name)
