@@ -17,12 +17,15 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 from urllib.parse import unquote, urlsplit
 
 from redrive.core.message import Headers
+from redrive.core.policy.classify import Rule
+from redrive.core.policy.flow import BreakerPolicy, RateSpec
+from redrive.core.policy.retry import Retry
 from redrive.core.ports import Clock, Outgoing, Published
 from redrive.core.units import Duration
 from redrive.errors import ConfigurationError, MissingExtraError
 from redrive.runtime.backend import Backend
 from redrive.runtime.clock import SystemClock
-from redrive.runtime.consumer import DEFAULT, Consumer, make_consumer
+from redrive.runtime.consumer import DEFAULT, Consumer, Default, make_consumer
 from redrive.runtime.events import Events
 from redrive.runtime.outgoing import make_outgoing
 from redrive.runtime.settings import Settings, load_settings
@@ -76,20 +79,20 @@ class Redrive:
         self,
         queue: str,
         *,
-        retry: Any = None,
+        retry: Retry | None = None,
         concurrency: int | None = None,
         process: bool = False,
         timeout: Duration | None = None,
         lease: Duration = "30s",
-        rate: str | float | None = None,
-        breaker: Any = DEFAULT,
+        rate: RateSpec | None = None,
+        breaker: BreakerPolicy | Default | None = DEFAULT,
         idempotency: bool = True,
         idempotency_ttl: Duration = "7d",
         dead_letter_queue: str | None = None,
         letter_ttl: Duration | None = "90d",
         message_ttl: Duration | None = None,
         http_status: bool = False,
-        rules: Sequence[Any] = (),
+        rules: Sequence[Rule] = (),
         attempt_field: str | None = None,
         codes: Mapping[str, str] | None = None,
     ) -> Callable[[Handler], Handler]:
@@ -98,7 +101,7 @@ class Redrive:
         `retry`: how often and how far apart (None: `Retry()`). `concurrency`: handlers at once in one process.
         `process`: run a plain function in a process of its own, where it can be killed. `timeout`: one attempt's
         limit. `lease`: how long a silent worker keeps a message; renewed while the handler runs. `rate`: starts per
-        time, "100/min" or a number per second. `breaker`: pause on consecutive transient failures; None is off.
+        time, "100/min" or a number per second. `breaker`: pause on consecutive transient failures (20 of them unless given); None is off.
         `idempotency_ttl`: how long a processed key is remembered. `letter_ttl`: when a closed letter may go.
         `message_ttl`: messages older than this are dead-lettered as EXPIRED. `http_status`: the handler returns a
         status. `rules`: your own classification, asked first. `attempt_field`: a top-level JSON field that always

@@ -10,6 +10,9 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any, Final
 
+from redrive.core.policy.classify import Rule
+from redrive.core.policy.flow import DEFAULT_BREAKER, BreakerPolicy, Rate, RateSpec, parse_rate
+from redrive.core.policy.retry import Retry
 from redrive.core.units import Duration, Millis, duration_ms
 from redrive.errors import ConfigurationError
 from redrive.runtime.settings import Settings
@@ -53,26 +56,26 @@ class Consumer:
     kind: Kind
     payload_type: Any
     wants_delivery: bool
-    retry: Any
+    retry: Retry
     concurrency: int
     timeout_ms: Millis | None
     lease_ms: Millis
-    rate: Any
-    breaker: Any
+    rate: Rate | None
+    breaker: BreakerPolicy | None
     idempotency: bool
     idempotency_ttl_ms: Millis
     dead_letter_queue: str
     letter_ttl_ms: Millis | None
     message_ttl_ms: Millis | None
     http_status: bool
-    rules: tuple[Any, ...] = ()
+    rules: tuple[Rule, ...] = ()
     attempt_field: str | None = None
     codes: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def max_attempts(self) -> int:
         """Runs of the handler, the first included."""
-        return int(self.retry.max_attempts)
+        return self.retry.max_attempts
 
 
 def make_consumer(
@@ -80,20 +83,20 @@ def make_consumer(
     handler: Callable[..., Any],
     settings: Settings,
     *,
-    retry: Any,
+    retry: Retry | None,
     concurrency: int | None,
     process: bool,
     timeout: Duration | None,
     lease: Duration,
-    rate: str | float | None,
-    breaker: Any,
+    rate: RateSpec | None,
+    breaker: BreakerPolicy | Default | None,
     idempotency: bool,
     idempotency_ttl: Duration,
     dead_letter_queue: str | None,
     letter_ttl: Duration | None,
     message_ttl: Duration | None,
     http_status: bool,
-    rules: Sequence[Any],
+    rules: Sequence[Rule],
     attempt_field: str | None,
     codes: Mapping[str, str] | None,
 ) -> Consumer:
@@ -112,19 +115,19 @@ def make_consumer(
         kind=kind,
         payload_type=payload_type,
         wants_delivery=wants_delivery,
-        retry=retry,
+        retry=_retry(retry, where),
         concurrency=_concurrency(concurrency, settings, kind, where),
         timeout_ms=_positive(timeout, f"{where}: timeout"),
         lease_ms=_lease(lease, where),
-        rate=rate,
-        breaker=breaker,
+        rate=None if rate is None else parse_rate(rate, field=f"{where}: rate"),
+        breaker=_breaker(breaker, where),
         idempotency=idempotency,
         idempotency_ttl_ms=_required(idempotency_ttl, f"{where}: idempotency_ttl"),
         dead_letter_queue=dead,
         letter_ttl_ms=_positive(letter_ttl, f"{where}: letter_ttl"),
         message_ttl_ms=_positive(message_ttl, f"{where}: message_ttl"),
         http_status=http_status,
-        rules=tuple(rules),
+        rules=_rules(rules, where),
         attempt_field=attempt_field,
         codes=dict(codes or {}),
     )
@@ -134,6 +137,29 @@ def _check_name(name: str, where: str) -> None:
     size = len(name.encode("utf-8", "surrogatepass"))
     if not name.strip() or size > MAX_NAME_BYTES:
         raise ConfigurationError(f"{where}: a queue name has 1 to {MAX_NAME_BYTES} bytes, this one has {size}.")
+
+
+def _retry(retry: Retry | None, where: str) -> Retry:
+    if retry is None:
+        return Retry()
+    if not isinstance(retry, Retry):
+        raise ConfigurationError(f"{where}: retry is {retry!r}.", hint="Write retry=Retry(max_attempts=5, …).")
+    return retry
+
+
+def _breaker(breaker: BreakerPolicy | Default | None, where: str) -> BreakerPolicy | None:
+    if isinstance(breaker, Default):
+        return DEFAULT_BREAKER
+    if breaker is not None and not isinstance(breaker, BreakerPolicy):
+        raise ConfigurationError(f"{where}: breaker is {breaker!r}.", hint="Write a BreakerPolicy(…), or None for off.")
+    return breaker
+
+
+def _rules(rules: Sequence[Rule], where: str) -> tuple[Rule, ...]:
+    for rule in rules:
+        if not isinstance(rule, Rule):
+            raise ConfigurationError(f"{where}: {rule!r} is no rule.", hint="Write Rule(KeyError, \"permanent\").")
+    return tuple(rules)
 
 
 def _kind(handler: Callable[..., Any], where: str, *, process: bool) -> Kind:

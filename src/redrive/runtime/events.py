@@ -6,7 +6,7 @@ for it once.
 
 The books balance: every delivery counted in `deliveries.taken` ends in exactly one of `ENDS`, so that at any moment
 
-    taken = processed + retry_scheduled + dead_lettered + requeued + duplicate + lease_lost + in flight
+    taken = processed + retry_scheduled + dead_lettered + requeued + duplicate + lease_lost + unsettled + in flight
 
 `delivery.interrupted` and `delivery.timed_out` say something about a delivery and are no end of one. What a kill
 leaves unended is told by the next hand-over of that message (`delivery.interrupted`).
@@ -95,6 +95,14 @@ EVENTS: Final[Mapping[str, EventType]] = {
     "delivery.lease_lost": EventType(
         level=Level.ERROR, text="Lease lost, result refused", fields={"queue": "consumer queue", "message_id": "id"}
     ),
+    "delivery.failed_after_commit": EventType(
+        level=Level.WARN, text="Handler raised after its transaction committed; processed all the same",
+        fields={"queue": "consumer queue", "message_id": "id", "error_text": "text, cut"},
+    ),
+    "delivery.unsettled": EventType(
+        level=Level.ERROR, text="The store refused this delivery's end; its lease ends and it comes back",
+        fields={"queue": "consumer queue", "message_id": "id", "error_text": "text, cut"},
+    ),
     "delivery.timed_out": EventType(
         level=Level.WARN, text="Handler over its time limit",
         fields={"queue": "consumer queue", "message_id": "id", "timeout_ms": "the limit"},
@@ -171,6 +179,7 @@ ENDS: Final[Mapping[str, str]] = {
     "delivery.requeued": "requeued",
     "delivery.duplicate": "duplicate",
     "delivery.lease_lost": "lease_lost",
+    "delivery.unsettled": "unsettled",
 }
 """Event that ends a delivery, and the word the metrics use for that end."""
 

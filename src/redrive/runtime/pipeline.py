@@ -1,0 +1,519 @@
+"""Pipeline: one consumer's deliveries from the queue to their end, in batches.
+
+    take ─→ start decision ─→ decode ─→ handler ─→ classify, decide ─→ commit
+      ↑                                                                  │
+      └──────────────── free slots, in one write with the commit ────────┘
+
+What is authoritative: the ledger. This module keeps only what is in hand in this process: a delivery is in `in_hand`
+from take to the end of its commit, and its lease is renewed as long.
+
+A *pump* runs whenever something changed. It commits the ends that were decided since the last one and takes as many
+messages as there are free slots, both in the same turn of the loop, so that a ledger that groups its writes makes one
+of them. While a queue is busy two takes of half the slots alternate: one half is handled while the other is written.
+
+Failure by failure:
+- take or commit raises: consuming pauses with a growing, jittered delay; decided ends are kept and committed again.
+  Ends whose lease was lost meanwhile are refused by the fence and the message comes back.
+- a commit raises on one element only (a bug, a text the store cannot hold): each element is committed alone, the one
+  that fails is let go unsettled: its lease ends and it counts as a lost start.
+- killed anywhere: what was in hand comes back when its lease ends, as a start that never ended.
+- a take returns after `stop`: its deliveries are handed back and cost nothing.
+
+Weak spot: a message is counted as started when it is taken. A kill between the take and the first line of the handler
+costs it one attempt, and makes it a suspect, which runs alone the next time (see gate.py).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import Coroutine
+from typing import TYPE_CHECKING, Any, Final
+
+from redrive.core.attempt_field import with_attempt
+from redrive.core.delivery import DeliveryState
+from redrive.core.letters.letter import AttemptOutcome
+from redrive.core.message import Message
+from redrive.core.policy.backoff import Exponential
+from redrive.core.ports import End, Taken
+from redrive.core.signals import Requeue, Signal
+from redrive.core.units import Millis
+from redrive.errors import RedriveError
+from redrive.runtime.consumer import Consumer, Kind
+from redrive.runtime.decode import Undecodable, make_decoder
+from redrive.runtime.delivery import CancelReason, Delivery
+from redrive.runtime.endings import Ended, Endings
+from redrive.runtime.gate import Gate
+from redrive.runtime.processes import ProcessRunner
+from redrive.runtime.runners import Runner, TaskRunner
+from redrive.runtime.threads import ThreadRunner
+from redrive.runtime.throttle import Throttle
+from redrive.runtime.told import facts, tell_end, tell_processed
+
+if TYPE_CHECKING:
+    from redrive.runtime.app import Redrive
+
+TAKE_WAIT_MS: Final[Millis] = 500
+"""How long an empty take waits: the longest a stopping worker waits for nothing."""
+
+MAX_TAKE: Final = 500
+"""Messages in one take, so that one write stays short."""
+
+MAX_COMMITS: Final = 2
+"""Commits under way at once; what ends meanwhile goes together with the next."""
+
+Processed = tuple[Delivery, End, float]
+
+
+class Pipeline:
+    """One consumer in one worker. All methods belong to the event loop, except `request_cancel`."""
+
+    def __init__(self, app: Redrive, consumer: Consumer, *, worker: str, gate: Gate) -> None:
+        self.app = app
+        self.consumer = consumer
+        self.ledger = app.backend.ledger
+        self.loop = asyncio.get_running_loop()
+        self.in_hand: dict[int, Delivery] = {}
+        self._clock = app.clock
+        self._events = app.events
+        self._gate = gate
+        self._worker = worker
+        self._endings = Endings(consumer, system=app.name, clock=app.clock, worker=worker)
+        self._throttle = Throttle(consumer, app.clock, app.events)
+        self._decode = make_decoder(consumer.payload_type, app.settings, where=f'consumer "{consumer.queue}"')
+        self._runner = self._make_runner()
+        self._take_limit = min(MAX_TAKE, max(1, -(-consumer.concurrency // 2)))
+        self._processed: list[Processed] = []
+        self._ended: list[Ended] = []
+        self._running = 0
+        self._reserved = 0
+        self._takes = 0
+        self._commits = 0
+        self._committing = 0
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._pump_is_scheduled = False
+        self._wakes_at: float | None = None
+        self._is_busy = False
+        self._has_suspects = False
+        self._stopping = False
+        self._drained = asyncio.Event()
+        pause = app.settings
+        self._pause = Exponential(f"{pause.pause_initial_ms}ms", cap=f"{pause.pause_max_ms}ms", jitter="±25%")
+        self._is_paused = False
+        self._pauses = 0
+        self.handed_back = 0
+        gate.add(self)
+
+    def _make_runner(self) -> Runner:
+        match self.consumer.kind:
+            case Kind.ASYNC:
+                return TaskRunner(self)
+            case Kind.THREAD:
+                return ThreadRunner(self)
+            case Kind.PROCESS:
+                return ProcessRunner(self)
+
+    # ------------------------------------------------------------------------------------------- life
+
+    def start(self) -> None:
+        """Begin to consume."""
+        if self.consumer.timeout_ms is not None:
+            self._spawn(self._watch_timeouts(self.consumer.timeout_ms))
+        self.schedule_pump()
+
+    def stop(self) -> None:
+        """Take nothing more. What is in hand goes on."""
+        self._stopping = True
+        self.schedule_pump()
+
+    async def drained(self) -> None:
+        """Returns once nothing is in hand any more; only after `stop`."""
+        self.schedule_pump()
+        await self._drained.wait()
+
+    def interrupt(self) -> None:
+        """Stop the handlers that can be stopped; each is handed back without cost as it ends."""
+        for delivery in tuple(self.in_hand.values()):
+            if delivery._is_open:
+                self.request_cancel(delivery, CancelReason.SHUTDOWN)
+
+    def hand_back(self) -> None:
+        """Give back what is still open, whatever its handler does: only where this process ends right after."""
+        for delivery in tuple(self.in_hand.values()):
+            if delivery._is_open:
+                self._end(self._endings.handed_back(delivery, "SHUTDOWN", "The worker stopped before the end."))
+        self._pump()
+
+    def close(self) -> None:
+        """Let go of threads and processes; after it nothing is settled here."""
+        self._runner.close()
+        for task in self._tasks:
+            task.cancel()
+
+    @property
+    def is_ready(self) -> bool:
+        """Whether messages are consumed: not stopping, and the broker answers."""
+        return not self._stopping and self._pauses == 0
+
+    def is_quiet(self, *, besides: int = 0) -> bool:
+        """Whether nothing is taken, running or uncommitted, but `besides` deliveries."""
+        return self._takes == 0 and self._running <= besides and self._unsettled == 0
+
+    @property
+    def _unsettled(self) -> int:
+        return len(self._processed) + len(self._ended) + self._committing
+
+    # ------------------------------------------------------------------------------------------- pump
+
+    def schedule_pump(self) -> None:
+        """Pump at the end of this turn of the loop."""
+        if not self._pump_is_scheduled:
+            self._pump_is_scheduled = True
+            self.loop.call_soon(self._pump)
+
+    def _pump(self) -> None:
+        self._pump_is_scheduled = False
+        if not self._is_paused:
+            if (self._processed or self._ended) and self._commits < MAX_COMMITS:
+                self._flush()
+            while self._start_take():
+                pass
+        if self._stopping and self.is_quiet():
+            self._drained.set()
+        self._gate.notify()
+
+    def _start_take(self) -> bool:
+        consumer = self.consumer
+        if self._stopping or self._takes > self._is_busy or not self._gate.is_open:
+            return False
+        free = consumer.concurrency - self._running - self._reserved
+        if free < 1 or self._unsettled > 2 * consumer.concurrency:
+            return False
+        limit = self._throttle.grant(1 if self._has_suspects else min(free, self._take_limit))
+        if limit < 1:
+            self._wake_later()
+            return False
+        self._takes += 1
+        self._reserved += limit
+        self._spawn(self._take(limit))
+        return True
+
+    def _wake_later(self) -> None:
+        """Pump again when rate or breaker allow something."""
+        wait = self._throttle.wait_ms()
+        if wait is None:
+            return
+        at = self._clock.monotonic_ms() + wait
+        if self._wakes_at is None or at < self._wakes_at:
+            self._wakes_at = at
+            self._spawn(self._wake(wait, at))
+
+    async def _wake(self, wait: Millis, at: float) -> None:
+        await self._clock.sleep(max(1, wait))
+        if self._wakes_at == at:
+            self._wakes_at = None
+        self.schedule_pump()
+
+    def _spawn(self, coroutine: Coroutine[Any, Any, None]) -> None:
+        task = self.loop.create_task(coroutine)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    # ------------------------------------------------------------------------------------------- take and start
+
+    async def _take(self, limit: int) -> None:
+        consumer = self.consumer
+        batch: list[Taken] = []
+        try:
+            batch = await self.ledger.take(
+                consumer.queue,
+                limit=limit,
+                lease_ms=consumer.lease_ms,
+                worker=self._worker,
+                wait_ms=0 if self._takes > 1 else TAKE_WAIT_MS,
+                claims=consumer.idempotency,
+            )
+        except Exception as error:  # noqa: BLE001 - whatever it is, nothing is known to be taken; leases bring it back
+            self._unavailable(error)
+        else:
+            self._available()
+        finally:
+            self._takes -= 1
+            self._reserved -= limit
+        self._throttle.give_back(limit, len(batch))
+        self._is_busy = len(batch) == limit and not self._has_suspects
+        self._running += len(batch)
+        if self._is_busy:
+            # The other half of the slots: written while this half is handled.
+            self._start_take()
+        if batch:
+            self._start_batch(batch)
+        self.schedule_pump()
+
+    def _start_batch(self, batch: list[Taken]) -> None:
+        now = self._clock.now()
+        lease_ms = self.consumer.lease_ms
+        attempt_of, in_hand = self._endings.attempt_of, self.in_hand
+        suspects = []
+        for taken in batch:
+            received = taken.received
+            until = received.lease_until
+            delivery = Delivery(self, taken, attempt_of(taken), now, now + lease_ms if until is None else until)
+            in_hand[id(delivery)] = delivery
+            history = received.history
+            if history and history[-1].outcome is AttemptOutcome.INTERRUPTED:
+                suspects.append(delivery)
+            elif self._stopping:
+                self._end(self._endings.handed_back(delivery, "SHUTDOWN", "The worker stops; not started."))
+            else:
+                self._begin(delivery, now)
+        self._has_suspects = bool(suspects)
+        if suspects:
+            self._start_suspects(suspects)
+        self._events.emit("deliveries.taken", queue=self.consumer.queue, count=len(batch))
+
+    def _start_suspects(self, suspects: list[Delivery]) -> None:
+        """Run the first alone and hand the others back: what kills this process must not take theirs with it."""
+        now = self._clock.now()
+        for delivery in suspects:
+            ended = self._endings.before_start(delivery, now)
+            if ended is not None:
+                self._tell_interrupted(delivery)
+                self._end(ended)
+            elif self._stopping or not self._gate.hold(self):
+                self._end(self._endings.handed_back(delivery, "SUSPECT_WAITS", "Waits until it can run alone."))
+            else:
+                self._tell_interrupted(delivery)
+                self._spawn(self._run_alone(delivery))
+
+    async def _run_alone(self, delivery: Delivery) -> None:
+        try:
+            await self._gate.quiet()
+            if delivery._is_open and not self._stopping:
+                self._begin(delivery, self._clock.now())
+            elif delivery._is_open:
+                self._end(self._endings.handed_back(delivery, "SHUTDOWN", "The worker stops; not started."))
+            await self._gate.ended()
+        finally:
+            self._gate.release()
+
+    def _tell_interrupted(self, delivery: Delivery) -> None:
+        last = delivery._taken.received.history[-1]
+        self._events.emit("delivery.interrupted", **{**facts(delivery), "attempt": last.attempt}, worker=last.worker)
+
+    def _begin(self, delivery: Delivery, now: Millis) -> None:
+        ended = self._endings.before_start(delivery, now)
+        if ended is not None:
+            self._end(ended)
+            return
+        try:
+            payload = self._decode(self._shown(delivery))
+        except Undecodable as error:
+            self._end(self._endings.undecodable(delivery, error, now))
+            return
+        delivery._state = DeliveryState.RUNNING
+        if self.consumer.timeout_ms is not None:
+            delivery._deadline = now + self.consumer.timeout_ms
+        self._runner.start(delivery, payload)
+
+    def _shown(self, delivery: Delivery) -> Message:
+        """The message as the handler sees it: its attempt field tells the true attempt, lost starts included."""
+        message, name = delivery._message, self.consumer.attempt_field
+        if name is None:
+            return message
+        body = with_attempt(message.body, name, delivery._attempt)
+        if body is None or body == message.body:
+            return message
+        delivery._show(body)
+        return delivery._message
+
+    # ------------------------------------------------------------------------------------------- handler ends
+
+    def returned(self, delivery: Delivery, result: Any) -> None:
+        """The handler came to its end; called by the runner."""
+        if not delivery._is_open:
+            self._late(delivery, None)
+            return
+        if self.consumer.http_status and result is not None:
+            now = self._clock.now()
+            outcome = self._endings.returned_status(result, now)
+            if outcome is not None:
+                self._fail(delivery, outcome, None)
+                return
+        delivery._state = DeliveryState.SETTLED
+        self._running -= 1
+        duration = self._clock.monotonic_ms() - delivery._started_ms
+        self._processed.append((delivery, self.processed_end(delivery), duration))
+        self._throttle.succeeded()
+        if not self._pump_is_scheduled:
+            self._pump_is_scheduled = True
+            self.loop.call_soon(self._pump)
+
+    def raised(self, delivery: Delivery, error: BaseException) -> None:
+        """The handler raised or was stopped; called by the runner."""
+        if not delivery._is_open:
+            self._late(delivery, error)
+            return
+        outcome = self._endings.outcome_of(delivery, error, self._clock.now())
+        if delivery._cancel_reason is CancelReason.SHUTDOWN and not isinstance(outcome, Signal):
+            self._end(self._endings.handed_back(delivery, "SHUTDOWN", "The worker stopped before the end."))
+            return
+        self._fail(delivery, outcome, error)
+
+    def processed_end(self, delivery: Delivery) -> End:
+        """The end of a delivery whose handler succeeded."""
+        return self._endings.processed(delivery, self._clock.now())
+
+    def request_cancel(self, delivery: Delivery, reason: CancelReason) -> None:
+        """Have the handler stopped. Called from the loop and from the lease keeper's thread."""
+        if reason is CancelReason.LEASE_LOST:
+            delivery._state = DeliveryState.LOST
+        delivery._cancel(reason)
+        self._runner.cancel(delivery, reason)
+
+    def _fail(self, delivery: Delivery, outcome: Any, error: BaseException | None) -> None:
+        ended = self._endings.failed(delivery, outcome, error, self._clock.now())
+        self._throttle.failed(None if isinstance(outcome, Requeue) else ended.failure)
+        self._end(ended)
+
+    def _late(self, delivery: Delivery, error: BaseException | None) -> None:
+        """The handler of a delivery that is settled or lost already has come to its end."""
+        if delivery._committed:
+            self._running -= 1
+            duration = self._clock.monotonic_ms() - delivery._started_ms
+            self._release(delivery)
+            tell_processed(self._events, self.consumer.queue, [(delivery, round(duration))])
+            self._throttle.succeeded()
+            if error is not None and not isinstance(error, asyncio.CancelledError):
+                self._events.emit("delivery.failed_after_commit", **self._named(delivery), error_text=repr(error)[:500])
+        elif delivery._state is DeliveryState.LOST:
+            self._running -= 1
+            self._release(delivery)
+            self._throttle.abandoned()
+            self._events.emit("delivery.lease_lost", **self._named(delivery))
+        self.schedule_pump()
+
+    def _named(self, delivery: Delivery) -> dict[str, str]:
+        return {"queue": self.consumer.queue, "message_id": delivery._message.id}
+
+    def _end(self, ended: Ended) -> None:
+        ended.delivery._state = DeliveryState.SETTLED
+        self._running -= 1
+        self._ended.append(ended)
+        self.schedule_pump()
+
+    async def _watch_timeouts(self, timeout_ms: Millis) -> None:
+        """All attempts of a consumer have one limit, so the oldest in hand is the next to run over it."""
+        while True:
+            now = self._clock.monotonic_ms()
+            nearest = now + timeout_ms
+            for delivery in tuple(self.in_hand.values()):
+                if delivery._state is not DeliveryState.RUNNING or delivery._cancel_reason is not None:
+                    continue
+                if not delivery._started_ms:
+                    continue
+                until = delivery._started_ms + timeout_ms
+                if until <= now:
+                    self._events.emit("delivery.timed_out", **self._named(delivery), timeout_ms=timeout_ms)
+                    self.request_cancel(delivery, CancelReason.TIMEOUT)
+                else:
+                    nearest = min(nearest, until)
+            await self._clock.sleep(nearest - now)
+
+    # ------------------------------------------------------------------------------------------- commit
+
+    def _flush(self) -> None:
+        processed, self._processed = self._processed, []
+        ended, self._ended = self._ended, []
+        self._commits += 1
+        self._committing += len(processed) + len(ended)
+        self._spawn(self._commit(processed, ended))
+
+    async def _commit(self, processed: list[Processed], ended: list[Ended]) -> None:
+        ends = [end for _, end, _ in processed]
+        ends += [each.end for each in ended]
+        settled = None
+        try:
+            settled = await self.ledger.commit(ends)
+        except RedriveError as error:
+            self._unavailable(error)
+        except Exception as error:  # noqa: BLE001 - see the module's docstring
+            settled = await self._commit_apart(ends, error)
+        finally:
+            self._commits -= 1
+            self._committing -= len(ends)
+        if settled is None:
+            self._processed[:0] = processed
+            self._ended[:0] = ended
+        else:
+            self._available()
+            self._settled(processed, ended, settled)
+        self.schedule_pump()
+
+    async def _commit_apart(self, ends: list[End], error: Exception) -> list[bool] | None:
+        """One by one, where the batch failed for a reason that is no outage."""
+        if len(ends) == 1:
+            self._events.emit(
+                "delivery.unsettled",
+                queue=self.consumer.queue,
+                message_id=ends[0].taken.received.message.id,
+                error_text=repr(error)[:500],
+            )
+            return [False]
+        settled = []
+        for end in ends:
+            try:
+                settled += await self.ledger.commit([end])
+            except RedriveError as away:
+                self._unavailable(away)
+                return None
+            except Exception as own:  # noqa: BLE001
+                settled += await self._commit_apart([end], own) or [False]
+        return settled
+
+    def _settled(self, processed: list[Processed], ended: list[Ended], settled: list[bool]) -> None:
+        told = []
+        in_hand = self.in_hand
+        for (delivery, _, duration), is_settled in zip(processed, settled, strict=False):
+            in_hand.pop(id(delivery), None)
+            if is_settled:
+                told.append((delivery, round(duration)))
+            else:
+                self._events.emit("delivery.lease_lost", **self._named(delivery))
+        tell_processed(self._events, self.consumer.queue, told)
+        for each, is_settled in zip(ended, settled[len(processed) :], strict=True):
+            in_hand.pop(id(each.delivery), None)
+            if is_settled:
+                tell_end(self._events, each)
+            else:
+                self._events.emit("delivery.lease_lost", **self._named(each.delivery))
+
+    def _release(self, delivery: Delivery) -> None:
+        self.in_hand.pop(id(delivery), None)
+
+    # ------------------------------------------------------------------------------------------- outage
+
+    def _unavailable(self, error: Exception) -> None:
+        if self._is_paused:
+            return
+        self._is_paused = True
+        self._pauses += 1
+        delay = self._pause.delay_ms(self._pauses, random.random())  # noqa: S311 - jitter
+        self._events.emit(
+            "consumer.paused",
+            queue=self.consumer.queue,
+            error_code=error.code if isinstance(error, RedriveError) else "internal",
+            error_text=str(error)[:500] or repr(error),
+            delay_ms=delay,
+        )
+        self._spawn(self._try_again(delay))
+
+    async def _try_again(self, delay: Millis) -> None:
+        await self._clock.sleep(delay)
+        self._is_paused = False
+        self.schedule_pump()
+
+    def _available(self) -> None:
+        if self._pauses and not self._is_paused:
+            self._pauses = 0
+            self._events.emit("consumer.resumed", queue=self.consumer.queue)
