@@ -33,6 +33,9 @@ from redrive.runtime.decode import Undecodable
 from redrive.runtime.delivery import CancelReason, Delivery
 from redrive.runtime.processes import ChildLostError
 
+SHUTDOWN: Final = "SHUTDOWN"
+"""Reason code of what a stopping worker hands back."""
+
 TRACEBACK_BYTES: Final = 4_096
 TRACEBACK_FRAMES: Final = 20
 BROKEN_POLICY_DELAY_MS: Final[Millis] = 60_000
@@ -245,6 +248,12 @@ class Endings:
             claim_expires_at=letter.expires_at,
         )
         return Ended(delivery=delivery, end=end, duration_ms=duration_ms, failure=failure)
+
+
+def is_hand_back(ended: Ended) -> bool:
+    """Whether this end only says that the worker stopped."""
+    settled = ended.end.settlement
+    return isinstance(settled, settlement.Requeue) and settled.reason.code == SHUTDOWN
 
 
 def traceback_tail(error: BaseException) -> str:

@@ -42,6 +42,7 @@ class Gate:
         self._pipelines: list[Quietable] = []
         self._holder: Quietable | None = None
         self._changed = asyncio.Event()
+        self._is_ending = False
 
     def add(self, pipeline: Quietable) -> None:
         """This pipeline starts handlers in this process."""
@@ -65,6 +66,11 @@ class Gate:
         for pipeline in self._pipelines:
             pipeline.schedule_pump()
 
+    def let_go(self) -> None:
+        """The worker stops: a suspect waits no longer, and is handed back."""
+        self._is_ending = True
+        self._changed.set()
+
     def notify(self) -> None:
         """Something has ended."""
         if self._holder is not None:
@@ -81,7 +87,7 @@ class Gate:
     async def _until(self, limit_ms: Millis, *, besides: int) -> None:
         over = asyncio.ensure_future(self._clock.sleep(limit_ms))
         try:
-            while not over.done() and not self._is_quiet(besides):
+            while not (over.done() or self._is_quiet(besides) or (besides and self._is_ending)):
                 self._changed.clear()
                 change = asyncio.ensure_future(self._changed.wait())
                 await asyncio.wait({over, change}, return_when=asyncio.FIRST_COMPLETED)

@@ -42,7 +42,7 @@ from redrive.errors import RedriveError
 from redrive.runtime.consumer import Consumer, Kind
 from redrive.runtime.decode import Undecodable, make_decoder
 from redrive.runtime.delivery import CancelReason, Delivery
-from redrive.runtime.endings import Ended, Endings
+from redrive.runtime.endings import SHUTDOWN, Ended, Endings, is_hand_back
 from redrive.runtime.gate import Gate
 from redrive.runtime.processes import ProcessRunner
 from redrive.runtime.runners import Runner, TaskRunner
@@ -141,8 +141,13 @@ class Pipeline:
         """Give back what is still open, whatever its handler does: only where this process ends right after."""
         for delivery in tuple(self.in_hand.values()):
             if delivery._is_open:
-                self._end(self._endings.handed_back(delivery, "SHUTDOWN", "The worker stopped before the end."))
+                self._end(self._endings.handed_back(delivery, SHUTDOWN, "The worker stopped before the end."))
         self._pump()
+
+    def last_ends(self) -> list[End]:
+        """What is still open, as hand-backs, for a commit outside of this loop."""
+        open_ones = [each for each in tuple(self.in_hand.values()) if each._is_open]
+        return [self._endings.handed_back(each, SHUTDOWN, "The worker was stopped by force.").end for each in open_ones]
 
     def close(self) -> None:
         """Let go of threads and processes; after it nothing is settled here."""
@@ -264,7 +269,7 @@ class Pipeline:
             if history and history[-1].outcome is AttemptOutcome.INTERRUPTED:
                 suspects.append(delivery)
             elif self._stopping:
-                self._end(self._endings.handed_back(delivery, "SHUTDOWN", "The worker stops; not started."))
+                self._end(self._endings.handed_back(delivery, SHUTDOWN, "The worker stops; not started."))
             else:
                 self._begin(delivery, now)
         self._has_suspects = bool(suspects)
@@ -292,7 +297,9 @@ class Pipeline:
             if delivery._is_open and not self._stopping:
                 self._begin(delivery, self._clock.now())
             elif delivery._is_open:
-                self._end(self._endings.handed_back(delivery, "SHUTDOWN", "The worker stops; not started."))
+                self._end(self._endings.handed_back(delivery, SHUTDOWN, "The worker stops; not started."))
+            else:
+                self._late(delivery, None)
             await self._gate.ended()
         finally:
             self._gate.release()
@@ -356,7 +363,7 @@ class Pipeline:
             return
         outcome = self._endings.outcome_of(delivery, error, self._clock.now())
         if delivery._cancel_reason is CancelReason.SHUTDOWN and not isinstance(outcome, Signal):
-            self._end(self._endings.handed_back(delivery, "SHUTDOWN", "The worker stopped before the end."))
+            self._end(self._endings.handed_back(delivery, SHUTDOWN, "The worker stopped before the end."))
             return
         self._fail(delivery, outcome, error)
 
@@ -484,6 +491,7 @@ class Pipeline:
         for each, is_settled in zip(ended, settled[len(processed) :], strict=True):
             in_hand.pop(id(each.delivery), None)
             if is_settled:
+                self.handed_back += is_hand_back(each)
                 tell_end(self._events, each)
             else:
                 self._events.emit("delivery.lease_lost", **self._named(each.delivery))

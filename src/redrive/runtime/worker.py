@@ -1,35 +1,206 @@
-"""Worker: takes, runs, drains."""
+"""Worker: consumes queues of one app until it is stopped, and stops without losing or charging anything.
+
+    starting ─open→ running ─stop→ draining ─all ended, or grace over→ stopped
+        └─stop→ stopped        └─stop at once→ ──────────────────────────┘
+
+Draining takes nothing more and lets what runs finish. When the grace period is over, handlers on the loop are
+cancelled and handlers in processes killed, and both are handed back: that costs no attempt. A handler in a thread can
+only be told. Where the process ends with the worker (`owns_process`) it is handed back at the very last moment;
+elsewhere its lease runs out, and its start counts as one that never ended.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import TYPE_CHECKING
+import asyncio
+import contextlib
+import os
+import secrets
+import socket
+from collections.abc import Coroutine, Sequence
+from typing import TYPE_CHECKING, Any, Final
+
+from redrive.core.units import Millis
+from redrive.errors import ConfigurationError
+from redrive.runtime.gate import Gate
+from redrive.runtime.hosting import host_process
+from redrive.runtime.leases import LeaseGroup, LeaseKeeper
+from redrive.runtime.pipeline import Pipeline
+from redrive.runtime.settings import unknown_name
+from redrive.runtime.upkeep import Upkeep
 
 if TYPE_CHECKING:
     from redrive.runtime.app import Redrive
 
+INTERRUPT_WAIT_MS: Final[Millis] = 1_000
+"""How long an interrupted handler may take for its own clean-up before it is left behind."""
+
+HAND_BACK_WAIT_MS: Final[Millis] = 1_000
+"""How long the last hand-back may take; the store may be away."""
+
 
 class Worker:
-    """Consumes queues of one app until it is stopped."""
+    """Consumes these queues of `app`; None: all it has consumers for. Made by `Redrive.worker`.
+
+    `run` inside your own loop, or `main` where the process is the worker's own.
+    """
 
     def __init__(
         self, app: Redrive, queues: Sequence[str] | None = None, *, name: str | None = None, owns_process: bool = False
     ) -> None:
         self.app = app
+        self.name = _own_name() if name is None else name
+        self.queues = tuple(app.consumers) if queues is None else tuple(dict.fromkeys(queues))
+        for queue in self.queues:
+            if queue not in app.consumers:
+                raise unknown_name(f'The queue "{queue}"', tuple(app.consumers), source=f'the app "{app.name}"')
+        if not self.queues:
+            raise ConfigurationError(f'The app "{app.name}" has no consumer; there is nothing to work on.')
+        self._owns_process = owns_process
+        self._stopping = asyncio.Event()
+        self._at_once = asyncio.Event()
+        self._pipelines: tuple[Pipeline, ...] = ()
+        self._is_started = False
+        self._gate: Gate | None = None
 
     @property
     def is_ready(self) -> bool:
         """Whether every queue is being consumed: false while starting, draining, or while the broker is away."""
-        raise NotImplementedError
-
-    async def run(self) -> None:
-        """Consume until `stop`."""
-        raise NotImplementedError
+        return self._is_started and not self._stopping.is_set() and all(p.is_ready for p in self._pipelines)
 
     def stop(self, *, at_once: bool = False) -> None:
-        """Drain: nothing new starts; `run` returns when all in hand has ended, or its grace period is over."""
-        raise NotImplementedError
+        """Drain, or (`at_once`) hand everything back now. May be called at any time, from the worker's own loop."""
+        self._stopping.set()
+        if at_once:
+            self._at_once.set()
+
+    async def run(self) -> None:
+        """Consume until `stop`. Opens the app and closes it again.
+
+        Raises `BrokerUnavailableError`, `StorageCorruptError` or `SchemaTooNewError` where it cannot be opened. A
+        cancelled `run` stops at once.
+        """
+        if not await self._opened():
+            return
+        try:
+            await self._consume()
+        finally:
+            await self.app.close()
 
     def main(self) -> int:
-        """Run in this process with its signals until stopped; the exit code."""
-        raise NotImplementedError
+        """Be this process's purpose: run until SIGTERM or SIGINT, drain; a second signal stops at once.
+
+        Returns the exit code: 0 after a drain, 128 + the signal's number after a second one.
+        """
+        self._owns_process = True
+        return host_process(self.run, stop=self.stop, last_resort=self._last_resort)
+
+    async def _opened(self) -> bool:
+        """False: stopped before the broker answered."""
+        opening = asyncio.ensure_future(self.app.open())
+        stopped = asyncio.ensure_future(self._stopping.wait())
+        try:
+            await asyncio.wait({opening, stopped}, return_when=asyncio.FIRST_COMPLETED)
+        except asyncio.CancelledError:
+            opening.cancel()
+            raise
+        finally:
+            stopped.cancel()
+        if opening.done():
+            await opening
+            return True
+        opening.cancel()
+        with contextlib.suppress(Exception, asyncio.CancelledError):
+            await opening
+        return False
+
+    async def _consume(self) -> None:
+        app, clock = self.app, self.app.clock
+        self._gate = Gate(clock)
+        pipelines = self._pipelines = tuple(
+            Pipeline(app, app.consumers[queue], worker=self.name, gate=self._gate) for queue in self.queues
+        )
+        keeper = LeaseKeeper(clock)
+        for each in pipelines:
+            keeper.add(LeaseGroup(each.ledger, each.in_hand, lease_ms=each.consumer.lease_ms, stop=each.request_cancel))
+        upkeep = Upkeep(
+            app.backend, clock, app.events, owner=self.name, interval_ms=app.settings.upkeep_interval_ms
+        )
+        beside = [asyncio.create_task(job) for job in (upkeep.run(), self._expire(keeper))]
+        keeper.start()
+        app.events.emit("worker.started", worker=self.name, queues=list(self.queues), pid=os.getpid())
+        try:
+            for each in pipelines:
+                each.start()
+            self._is_started = True
+            await self._stopping.wait()
+            await self._drain()
+        except asyncio.CancelledError:
+            self.stop(at_once=True)
+            await self._drain()
+            raise
+        finally:
+            await self._end(keeper, beside)
+
+    async def _expire(self, keeper: LeaseKeeper) -> None:
+        """The loop's own look at the leases, for the time when a renewal hangs."""
+        interval = min(each.consumer.lease_ms for each in self._pipelines) / 3
+        while True:
+            await self.app.clock.sleep(interval)
+            keeper.expire()
+
+    # ------------------------------------------------------------------------------------------- stopping
+
+    async def _drain(self) -> None:
+        grace_ms = self.app.settings.grace_ms
+        in_hand = sum(len(each.in_hand) for each in self._pipelines)
+        self.app.events.emit("worker.draining", worker=self.name, in_hand=in_hand, grace_ms=grace_ms)
+        for each in self._pipelines:
+            each.stop()
+        assert self._gate is not None
+        self._gate.let_go()
+        drained = asyncio.ensure_future(asyncio.gather(*(each.drained() for each in self._pipelines)))
+        try:
+            await self._wait(drained, self._at_once.wait(), self.app.clock.sleep(grace_ms))
+            if not drained.done():
+                for each in self._pipelines:
+                    each.interrupt()
+                await self._wait(drained, self.app.clock.sleep(INTERRUPT_WAIT_MS))
+            if not drained.done() and self._owns_process:
+                for each in self._pipelines:
+                    each.hand_back()
+                await self._wait(drained, self.app.clock.sleep(HAND_BACK_WAIT_MS))
+        finally:
+            drained.cancel()
+
+    @staticmethod
+    async def _wait(drained: asyncio.Future[Any], *others: Coroutine[Any, Any, Any]) -> None:
+        """Until drained, or one of the others is over."""
+        tasks = {asyncio.ensure_future(other) for other in others}
+        try:
+            await asyncio.wait({drained, *tasks}, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            for task in tasks:
+                task.cancel()
+
+    async def _end(self, keeper: LeaseKeeper, beside: list[asyncio.Task[None]]) -> None:
+        for task in beside:
+            task.cancel()
+        await asyncio.gather(*beside, return_exceptions=True)
+        for each in self._pipelines:
+            each.close()
+        keeper.close()
+        handed_back = sum(each.handed_back for each in self._pipelines)
+        self.app.events.emit("worker.stopped", worker=self.name, handed_back=handed_back)
+
+    def _last_resort(self) -> None:
+        """The loop does not come back: hand back from another thread, as far as the ledger lets us."""
+        ends = [end for each in self._pipelines for end in each.last_ends()]
+        if ends:
+            ledger = self.app.backend.ledger
+            with contextlib.suppress(Exception):
+                asyncio.run(asyncio.wait_for(ledger.commit(ends), HAND_BACK_WAIT_MS / 1_000))
+
+
+def _own_name() -> str:
+    """Host, process and a random part: two workers never share a name."""
+    return f"{socket.gethostname()}:{os.getpid()}:{secrets.token_hex(2)}"
