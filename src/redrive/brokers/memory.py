@@ -160,7 +160,9 @@ class MemoryBroker:
             queue.wake()
         return [Published() for _ in batch]
 
-    async def receive(self, queue: str, *, limit: int, lease_ms: Millis, worker: str, wait_ms: Millis) -> list[Received]:
+    async def receive(
+        self, queue: str, *, limit: int, lease_ms: Millis, worker: str, wait_ms: Millis
+    ) -> list[Received]:
         """See `Broker.receive`."""
         give_up_at = self._clock.monotonic_ms() + wait_ms
         while True:

@@ -167,9 +167,9 @@ class OrderedLedger:
     async def _publish_and_register(self, fresh: Sequence[Outgoing]) -> list[Published]:
         answers = await self._broker.publish(fresh)
         keyed = [(number, item) for number, item in enumerate(fresh) if item.once and item.message.key is not None]
-        registered = await self._claims.register([
-            Registration(queue=item.queue, key=item.message.key or "", digest=item.digest) for _, item in keyed
-        ])
+        registered = await self._claims.register(
+            [Registration(queue=item.queue, key=item.message.key or "", digest=item.digest) for _, item in keyed]
+        )
         for (number, _), known in zip(keyed, registered, strict=True):
             # A consumer may have claimed it by now: known, then, but queued by this call. Only another body tells.
             if known.conflict:
@@ -285,9 +285,9 @@ class OrderedLedger:
     async def _settle(self, batch: Sequence[End], is_current: Sequence[bool]) -> list[bool]:
         current = [end for end, is_ours in zip(batch, is_current, strict=True) if is_ours]
         settled = iter(
-            await self._broker.settle([
-                Settle(lease=end.taken.received.lease, settlement=end.settlement, entry=end.entry) for end in current
-            ])
+            await self._broker.settle(
+                [Settle(lease=end.taken.received.lease, settlement=end.settlement, entry=end.entry) for end in current]
+            )
         )
         # Where the claim has moved the end is true, whoever holds the broker's lease by now.
         return [
@@ -433,10 +433,12 @@ class OrderedLedger:
             queue, limit=len(letter_ids), lease_ms=COMMIT_LEASE_MS, worker=CLOSED_BY, wait_ms=0
         )
         back = settlement.Requeue(due_at=self._clock.now(), reason=HANDED_BACK)
-        await self._broker.settle([
-            Settle(lease=item.lease, settlement=settlement.ACK if item.message.id in letter_ids else back)
-            for item in received
-        ])
+        await self._broker.settle(
+            [
+                Settle(lease=item.lease, settlement=settlement.ACK if item.message.id in letter_ids else back)
+                for item in received
+            ]
+        )
 
 
 def _is_live(record: ClaimRecord, now: int) -> bool:

@@ -103,7 +103,7 @@ def attempt(number: int = 1, *, at: UnixMs = 1_700_000_000_000, **changes: Any) 
     """One failed attempt of a history."""
     given: dict[str, Any] = {
         "attempt": number, "outcome": AttemptOutcome.FAILED, "at": at, "duration_ms": 12, "error_code": "TIMEOUT",
-        "error_type": "TimeoutError", "error_text": "naïve \ufffd 界", "traceback": "  File \"x.py\"\n", "worker": "w1",
+        "error_type": "TimeoutError", "error_text": "naïve \ufffd 界", "traceback": '  File "x.py"\n', "worker": "w1",
         "next_delay_ms": 1_000,
     }  # fmt: skip
     return Attempt(**{**given, **changes})

@@ -49,8 +49,8 @@ class MemoryJobStore:
 
     async def list(self, *, limit: int = 50) -> list[Job]:
         """See `JobStore.list`."""
-        newest_first = sorted(reversed(self._rows.values()), key=lambda row: -row.job.created_at)
-        return [row.job for row in newest_first[:limit]]
+        newest_last = sorted(self._rows.values(), key=lambda row: row.job.created_at)
+        return [row.job for row in newest_last[::-1][:limit]]
 
     async def acquire(self, job_id: str | None, *, owner: str, lease_ms: Millis) -> Job | None:
         """See `JobStore.acquire`."""

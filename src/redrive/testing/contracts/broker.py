@@ -54,9 +54,7 @@ class BrokerContract(Contract):
 
     async def take(self, broker: Broker, queue: str = QUEUE, *, limit: int = 10, worker: str = "w1") -> list[Received]:
         """Receive what can be handed out now."""
-        return await broker.receive(
-            queue, limit=limit, lease_ms=self.lease_ms, worker=worker, wait_ms=self.arrival_ms
-        )
+        return await broker.receive(queue, limit=limit, lease_ms=self.lease_ms, worker=worker, wait_ms=self.arrival_ms)
 
     async def take_one(self, broker: Broker, *, worker: str = "w1") -> Received:
         """Receive exactly one."""
@@ -276,9 +274,7 @@ class BrokerContract(Contract):
         assert clock.now() >= due_at
 
     async def test_a_receiver_gives_up_after_its_wait(self, broker: Broker, clock: Clock) -> None:
-        waiting = asyncio.create_task(
-            broker.receive(QUEUE, limit=5, lease_ms=self.lease_ms, worker="w1", wait_ms=500)
-        )
+        waiting = asyncio.create_task(broker.receive(QUEUE, limit=5, lease_ms=self.lease_ms, worker="w1", wait_ms=500))
 
         await self.wait_for(waiting, clock, limit_ms=500)
 

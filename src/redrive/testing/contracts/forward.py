@@ -163,7 +163,7 @@ class ForwardContract(LedgerBase):
     async def test_force_sends_a_replayed_letter_again(self, parts: LedgerParts, clock: Clock) -> None:
         (dead,) = await self.kill(parts, "m-1", key=None)
         await self.run(parts, await self.started(parts), clock)
-        everything = {"selection": Selection(ids=(dead.id,)), "created_at": 1_900_000_000_000}
+        everything: dict[str, Any] = {"selection": Selection(ids=(dead.id,)), "created_at": 1_900_000_000_000}
         refused = await self.started(parts, "job-2", **everything)
         await self.run(parts, refused, clock)
 
@@ -244,7 +244,7 @@ class ForwardContract(LedgerBase):
 
     async def test_a_double_click_sends_once(self, parts: LedgerParts, clock: Clock) -> None:
         one, two, three = await self.kill(parts, "m-1", "m-2", "m-3")
-        clicks = [
+        clicks: list[dict[str, Any]] = [
             {"selection": Selection(ids=(one.id, two.id)), "request_key": "click"},
             {"selection": Selection(ids=(one.id, two.id))},
         ]
@@ -281,9 +281,7 @@ class ForwardContract(LedgerBase):
         assert refused.why
         restore = ReviewChange(letter_id=letters[0].id, to=ReviewState.PENDING, actor="bob", at=clock.now())
         assert [None] == await parts.letters.review([restore])
-        assert [None] == await self.run(
-            parts, await self.started(parts, "job-3", created_at=1_900_000_000_001), clock
-        )
+        assert [None] == await self.run(parts, await self.started(parts, "job-3", created_at=1_900_000_000_001), clock)
 
     async def test_keeping_attempts_goes_on_counting(self, parts: LedgerParts, clock: Clock) -> None:
         await parts.ledger.publish([outgoing()])

@@ -7,6 +7,7 @@ import contextlib
 from collections.abc import AsyncIterator
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass, replace
+from typing import Any
 
 import pytest
 import pytest_asyncio
@@ -57,7 +58,7 @@ class JobStoreContract(Contract):
         assert taken is not None
         return taken
 
-    async def started(self, jobs: JobStore, **changes: object) -> Job:
+    async def started(self, jobs: JobStore, **changes: Any) -> Job:
         """A job made and taken over."""
         made = await jobs.create(job(**changes))
         return await self.acquire(jobs, made.id)
@@ -71,7 +72,8 @@ class JobStoreContract(Contract):
     async def put(self, letters: LetterStore, count: int, *, first: int = 0) -> list[str]:
         """So many letters, each dead a little later than the one before."""
         names = [f"dl_{number:03}" for number in range(first, first + count)]
-        await letters.put([letter(name, died_at=FAKE_EPOCH - 90_000 + first + place) for place, name in enumerate(names)])
+        died_at = FAKE_EPOCH - 90_000 + first
+        await letters.put([letter(name, died_at=died_at + place) for place, name in enumerate(names)])
         return names
 
     # ------------------------------------------------------------------------------------------------- keeping
@@ -93,9 +95,7 @@ class JobStoreContract(Contract):
         assert given == await jobs.get(given.id)
 
     async def test_one_request_key_makes_one_job(self, jobs: JobStore) -> None:
-        made = await asyncio.gather(
-            *(jobs.create(job(f"job-{number}", request_key="click-1")) for number in range(20))
-        )
+        made = await asyncio.gather(*(jobs.create(job(f"job-{number}", request_key="click-1")) for number in range(20)))
 
         assert 1 == len({found.id for found in made})
         assert 1 == len(await jobs.list())
@@ -268,10 +268,12 @@ class JobStoreContract(Contract):
         self, jobs: JobStore, letters: LetterStore
     ) -> None:
         await letters.put([letter("closed", died_at=1), letter("often", died_at=2, redrive_count=3), letter("fine")])
-        await letters.review([
-            ReviewChange(letter_id="closed", to=state, actor="ann", at=2)
-            for state in (ReviewState.REVIEWED, ReviewState.REPLAYED, ReviewState.CLOSED)
-        ])
+        await letters.review(
+            [
+                ReviewChange(letter_id="closed", to=state, actor="ann", at=2)
+                for state in (ReviewState.REVIEWED, ReviewState.REPLAYED, ReviewState.CLOSED)
+            ]
+        )
 
         await jobs.stage(await self.started(jobs), limit=10)
 

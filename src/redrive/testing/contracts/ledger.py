@@ -236,7 +236,9 @@ class LedgerContract(LedgerBase):
         assert isinstance(second.verdict, InProgress)
         assert isinstance(third.verdict, Duplicate)
 
-    async def test_copies_told_in_progress_and_handed_back_cost_no_attempt(self, parts: LedgerParts, clock: Clock) -> None:
+    async def test_copies_told_in_progress_and_handed_back_cost_no_attempt(
+        self, parts: LedgerParts, clock: Clock
+    ) -> None:
         await parts.ledger.publish([outgoing(), outgoing()])
         first, second = await self.take(parts.ledger)
         for _ in range(5):
@@ -408,7 +410,8 @@ class LedgerContract(LedgerBase):
 
     async def seen(self, parts: LedgerParts, key: str | None) -> tuple[list[Depth], ClaimRecord | None]:
         """What can be seen from outside."""
-        depths = [found for found in await parts.broker.depths() if found != Depth(queue=DEAD, ready=0, scheduled=0, leased=0)]
+        empty = Depth(queue=DEAD, ready=0, scheduled=0, leased=0)
+        depths = [found for found in await parts.broker.depths() if found != empty]
         return depths, None if key is None else await parts.claims.get(QUEUE, key)
 
     async def test_renewing_keeps_lease_and_claim_and_says_which_are_lost(
@@ -472,7 +475,7 @@ class LedgerContract(LedgerBase):
         async with parts.ledger.transaction(self.end(first)) as transaction:
             transaction.execute("CREATE TABLE effects (name TEXT)")
 
-        with pytest.raises(RuntimeError, match="in between"):
+        with pytest.raises(RuntimeError, match="in between"):  # noqa: PT012 - what comes before it is the point
             async with parts.ledger.transaction(self.end(second)) as transaction:
                 transaction.execute("INSERT INTO effects VALUES (?)", ("paid",))
                 transaction.publish(outgoing("next", queue="billing"))
@@ -483,7 +486,9 @@ class LedgerContract(LedgerBase):
         assert (0, 0, 0) == await self.depth(parts, "billing")
         assert [True] == await parts.ledger.commit([self.end(second)])
 
-    async def test_a_transaction_after_the_lease_was_lost_is_rolled_back(self, parts: LedgerParts, clock: Clock) -> None:
+    async def test_a_transaction_after_the_lease_was_lost_is_rolled_back(
+        self, parts: LedgerParts, clock: Clock
+    ) -> None:
         if not parts.ledger.features.transactions:
             return
         await parts.ledger.publish([outgoing("first")])

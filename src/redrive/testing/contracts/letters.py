@@ -22,6 +22,7 @@ from redrive.testing.contracts.base import Contract
 from redrive.testing.samples import HARD_BODIES, HARD_NAMES, hard_letter, kinds, letter, message
 
 DIED_AT: Final[UnixMs] = 1_700_000_000_000
+EVERYTHING: Final = Selection()
 PAGE_LIMIT_BYTES: Final = 100_000
 
 WAYS: Final[dict[ReviewState, tuple[ReviewState, ...]]] = {
@@ -86,7 +87,7 @@ class LetterStoreContract(Contract):
         return found
 
     async def walk(
-        self, letters: LetterStore, selection: Selection = Selection(), *, limit: int = 3
+        self, letters: LetterStore, selection: Selection = EVERYTHING, *, limit: int = 3
     ) -> list[LetterSummary]:
         """All pages."""
         found: list[LetterSummary] = []
@@ -150,16 +151,16 @@ class LetterStoreContract(Contract):
         assert 1 == len(await self.walk(letters))
 
     async def test_letters_with_hard_names_are_found_by_them(self, letters: LetterStore) -> None:
-        await letters.put([
-            letter(f"dl_{number}", queue=name, dead_letter_queue=f"{name}.dead", message=message(tenant=name))
-            for number, name in enumerate(HARD_NAMES)
-        ])
+        await letters.put(
+            [
+                letter(f"dl_{number}", queue=name, dead_letter_queue=f"{name}.dead", message=message(tenant=name))
+                for number, name in enumerate(HARD_NAMES)
+            ]
+        )
 
-        by_queue = [[found.queue for found in await self.walk(letters, Selection(queue=name))] for name in HARD_NAMES]
-        by_tenant = [[found.tenant for found in await self.walk(letters, Selection(tenant=name))] for name in HARD_NAMES]
-
-        assert [[name] for name in HARD_NAMES] == by_queue
-        assert [[name] for name in HARD_NAMES] == by_tenant
+        for name in HARD_NAMES:
+            assert [name] == [found.queue for found in await self.walk(letters, Selection(queue=name))]
+            assert [name] == [found.tenant for found in await self.walk(letters, Selection(tenant=name))]
 
     async def test_an_unknown_id_is_no_letter(self, letters: LetterStore) -> None:
         assert await letters.get("never seen") is None
@@ -209,9 +210,9 @@ class LetterStoreContract(Contract):
             page = await letters.find(Selection(), limit=3, cursor=cursor)
             seen += [found.id for found in page.letters]
             # New letters, also ones that say they died before those already seen, or in the same millisecond.
-            await letters.put([
-                letter(f"new_{round_number}_{offset}", died_at=DIED_AT + offset) for offset in (-5, 10, 55, 500)
-            ])
+            await letters.put(
+                [letter(f"new_{round_number}_{offset}", died_at=DIED_AT + offset) for offset in (-5, 10, 55, 500)]
+            )
             await self.move(letters, seen[-1], [ReviewState.REVIEWED])
             cursor = page.cursor
             if cursor is None or set(names) <= set(seen):
@@ -281,9 +282,13 @@ class LetterStoreContract(Contract):
         assert DIED_AT - 60_000 == stats.oldest_at
 
     async def test_statistics_name_no_more_than_asked(self, letters: LetterStore) -> None:
-        await letters.put([
-            letter(f"dl_{number}_{copy}", fingerprint=f"fp-{number}") for number in range(6) for copy in range(number + 1)
-        ])
+        await letters.put(
+            [
+                letter(f"dl_{number}_{copy}", fingerprint=f"fp-{number}")
+                for number in range(6)
+                for copy in range(number + 1)
+            ]
+        )
 
         stats = await letters.stats(Selection(), top=2)
 
@@ -326,10 +331,12 @@ class LetterStoreContract(Contract):
     async def test_moving_an_unknown_letter_is_refused(self, letters: LetterStore) -> None:
         await letters.put([letter()])
 
-        answers = await letters.review([
-            ReviewChange(letter_id="never seen", to=ReviewState.REVIEWED, actor="ann", at=DIED_AT),
-            ReviewChange(letter_id="dl_1", to=ReviewState.REVIEWED, actor="ann", at=DIED_AT),
-        ])
+        answers = await letters.review(
+            [
+                ReviewChange(letter_id="never seen", to=ReviewState.REVIEWED, actor="ann", at=DIED_AT),
+                ReviewChange(letter_id="dl_1", to=ReviewState.REVIEWED, actor="ann", at=DIED_AT),
+            ]
+        )
 
         assert answers[0]
         assert answers[1] is None
