@@ -44,6 +44,7 @@ def letter_of(
     error_code = failure.code if failure is not None else last.error_code if last is not None else None
     text = failure.text if failure is not None else reason.text
     traceback = last.traceback if last is not None else None
+    code = reason.code if failure is None else failure.code  # given up without running: the reason makes the group
     return Letter(
         id=letter_id(
             queue,
@@ -62,8 +63,8 @@ def letter_of(
         error_code=error_code,
         attempt_count=attempt,
         history=tuple(history),
-        fingerprint=fingerprint(queue, error_type=error_type, error_code=reason.code, text=text, traceback=traceback),
-        group_title=group_title(error_type=error_type, error_code=reason.code, text=text, traceback=traceback),
+        fingerprint=fingerprint(queue, error_type=error_type, error_code=code, text=text, traceback=traceback),
+        group_title=group_title(error_type=error_type, error_code=code, text=text, traceback=traceback),
         first_failed_at=_first_failed_at(message.headers, history, now),
         dead_lettered_at=now,
         expires_at=None if ttl_ms is None else now + ttl_ms,

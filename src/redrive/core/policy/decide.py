@@ -25,13 +25,17 @@ IN_PROGRESS: Final = Reason(code="IN_PROGRESS", text="Another delivery of this k
 WORKER_LOST: Final = "WORKER_LOST"
 EXPIRED: Final = "EXPIRED"
 
-_EXHAUSTED_NAMES: Final = {"TIMEOUT": "DOWNSTREAM_TIMEOUT"}
-"""Where the code of an exhausted failure does not simply append to the code of the failure."""
+_EXHAUSTED_NAMES: Final = {"TIMEOUT": "DOWNSTREAM_TIMEOUT_EXHAUSTED", WORKER_LOST: WORKER_LOST}
+"""Where the code of an exhausted failure is not simply the failure's code with _EXHAUSTED."""
 
 
 def exhausted_code(code: str) -> str:
-    """The reason code of a message whose last transient failure had this code: always ends in _EXHAUSTED."""
-    return f"{_EXHAUSTED_NAMES.get(code, code)}_EXHAUSTED"
+    """The reason code of a message whose last transient failure had this code.
+
+    >>> exhausted_code("TIMEOUT"), exhausted_code("ECONNREFUSED")
+    ('DOWNSTREAM_TIMEOUT_EXHAUSTED', 'ECONNREFUSED_EXHAUSTED')
+    """
+    return _EXHAUSTED_NAMES.get(code, f"{code}_EXHAUSTED")
 
 
 def decide_start(
@@ -70,8 +74,7 @@ def _used_up(made: int, retry: Retry, history: Sequence[Attempt]) -> Reason:
         text = f"{made} attempts were counted before this one (maximum {retry.max_attempts}); no failure is on record."
         return Reason(code="ATTEMPTS_EXHAUSTED", text=text)
     if last.outcome is AttemptOutcome.INTERRUPTED:
-        worker = f" ({last.worker})" if last.worker else ""
-        text = f"The worker{worker} died or lost its lease in attempt {last.attempt}, the last of {retry.max_attempts}."
+        text = f"The worker died or lost its lease in attempt {last.attempt}, the last of {retry.max_attempts}."
         return Reason(code=WORKER_LOST, text=text)
     text = last.error_text or "no text was kept"
     return _reason(

@@ -1,0 +1,42 @@
+"""Keys and headers of a message."""
+
+from __future__ import annotations
+
+import pytest
+
+from redrive.core.message import Message, idempotency_key, is_broker_header, user_headers
+
+
+@pytest.mark.parametrize(
+    ("key", "message_id", "expected"),
+    [("k", "m", "k"), (None, "m", "m"), ("", "m", "m"), ("  ", "m", "m"), (None, None, None), ("", "   ", None), (None, "None", "None")],
+)  # fmt: skip
+def test_a_blank_key_counts_as_absent(key: str | None, message_id: str | None, expected: str | None) -> None:
+    assert expected == idempotency_key(key, message_id)
+
+
+def test_the_original_body_is_what_the_producer_sent() -> None:
+    untouched = Message(id="m", body=b"1")
+    rewritten = Message(id="m", body=b"2", original=b"1")
+
+    assert (b"1", b"1") == (untouched.original_body, rewritten.original_body)
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["x-death", "X-Death", "x-first-death-queue", "x-first-death-reason", "x-last-death-exchange", "x-delivery-count",
+     "x-acquired-count"],
+)  # fmt: skip
+def test_a_brokers_own_header_is_known(name: str) -> None:
+    assert is_broker_header(name)
+
+
+@pytest.mark.parametrize("name", ["x-tenant", "x-deaths", "x-delivery", "tenant", "x-redriven-at", "x-first"])
+def test_a_users_header_that_starts_with_x_is_not_the_brokers(name: str) -> None:
+    assert not is_broker_header(name)
+
+
+def test_user_headers_are_neither_the_brokers_nor_redrives() -> None:
+    headers = {"x-tenant": "t", "x-death": [], "x-redriven-at": "now", "X-Redrive-Letter": "dl", "x-redriver": 1}
+
+    assert {"x-tenant": "t", "x-redriver": 1} == user_headers(headers)
