@@ -11,6 +11,7 @@ from redrive.core.idempotency import (
     ClaimRecord,
     ClaimRef,
     ClaimState,
+    InProgress,
     Verdict,
     is_expired,
     judge,
@@ -42,38 +43,30 @@ _CLAIM_AT: Final = 17
 
 def claim_head(tx: Tx, head: Head, *, lease_ms: Millis, worker: str) -> tuple[list[Verdict | None], list[tuple[int, int | None]]]:
     """Claim the keys of messages about to be leased: each one's verdict, and its (attempt, claim id) for the lease."""
+    until = tx.now + lease_ms
     verdicts: list[Verdict | None] = []
     fresh: list[int] = []
     again: dict[str, int] = {}
-    records: dict[str, ClaimRecord] = {}
+    told: dict[str, Verdict] = {}
     for row in head.rows:
         if row[_MESSAGE_KEY] is None:
             verdicts.append(None)
             continue
         key = text_out(row[_MESSAGE_KEY])
-        record = records.get(key)
-        if record is None and row[_CLAIM_AT] is not None:
-            record = claim_from(row[_CLAIM_AT + 1 :], queue=head.queue, key=key)
-            again[key] = row[_CLAIM_AT]
-        verdict = judge(record, queue=head.queue, key=key, now=tx.now)
-        verdicts.append(verdict)
-        if isinstance(verdict, Acquired):
-            records[key] = _processing(verdict, tx.now + lease_ms)
-            if key not in again:
+        verdict = told.get(key)
+        if verdict is None:
+            record = None
+            if row[_CLAIM_AT] is not None:
+                record = claim_from(row[_CLAIM_AT + 1 :], queue=head.queue, key=key)
+                again[key] = row[_CLAIM_AT]
+            verdict = judge(record, queue=head.queue, key=key, now=tx.now)
+            if isinstance(verdict, Acquired) and record is None:
                 fresh.append(row[0])
-        elif record is not None:
-            records[key] = record
-    ids = _write_claims(tx, verdicts, fresh=fresh, known=again, until=tx.now + lease_ms, owner=clean(worker))
+            # What a later copy of this key in the same batch is told: the first one has it.
+            told[key] = InProgress(lease_until=until) if isinstance(verdict, Acquired) else verdict
+        verdicts.append(verdict)
+    ids = _write_claims(tx, verdicts, fresh=fresh, known=again, until=until, owner=clean(worker))
     return verdicts, _held(head, verdicts, ids)
-
-
-def _processing(verdict: Acquired, until: UnixMs) -> ClaimRecord:
-    """What a later equal key of the same batch sees."""
-    ref = verdict.ref
-    return ClaimRecord(
-        queue=ref.queue, key=ref.key, state=ClaimState.PROCESSING, attempts=verdict.attempts, cycle=verdict.cycle,
-        token=ref.token, lease_until=until,
-    )  # fmt: skip
 
 
 def _write_claims(
@@ -146,6 +139,15 @@ def claim(tx: Tx, batch: Sequence[tuple[str, str]], *, lease_ms: Millis, owner: 
             known[queue, key] = (stored, _processing(verdict, until))
         verdicts.append(verdict)
     return verdicts
+
+
+def _processing(verdict: Acquired, until: UnixMs) -> ClaimRecord:
+    """What a later equal key of the same batch sees."""
+    ref = verdict.ref
+    return ClaimRecord(
+        queue=ref.queue, key=ref.key, state=ClaimState.PROCESSING, attempts=verdict.attempts, cycle=verdict.cycle,
+        token=ref.token, lease_until=until,
+    )  # fmt: skip
 
 
 def _known(

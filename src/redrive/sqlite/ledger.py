@@ -15,7 +15,6 @@ from redrive.core.ports import (
     Outgoing,
     Published,
     Registration,
-    Settle,
     Taken,
 )
 from redrive.core.redrive import Job
@@ -155,13 +154,7 @@ def commit(tx: Tx, batch: Sequence[End]) -> list[bool]:
         answers.append(is_current)
     _end_claims(tx, current)
     letters.put_dead(tx, [(end.letter, row.seq) for end, row in current if end.letter is not None])
-    queue.move(
-        tx,
-        [
-            (Settle(lease=end.taken.received.lease, settlement=end.settlement, entry=end.entry), row)
-            for end, row in current
-        ],
-    )
+    queue.move(tx, [(row, end.taken.received.lease.queue, end.settlement, end.entry) for end, row in current])
     closed = [end.closes_letter for end, _ in current if end.closes_letter and isinstance(end.settlement, settlement.Ack)]
     letters.close_redriven(tx, closed)
     return answers

@@ -9,7 +9,7 @@ from __future__ import annotations
 import sqlite3
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from redrive.core import settlement
 from redrive.core.letters.letter import Attempt, AttemptOutcome
@@ -179,8 +179,7 @@ def _histories(tx: Tx, seqs: list[int]) -> dict[int, tuple[Attempt, ...]]:
 # ---------------------------------------------------------------------------------------------------- settle
 
 
-@dataclass(frozen=True, slots=True)
-class InHand:
+class InHand(NamedTuple):
     """One row of redrive_leased, with the token and the attempts of its claim where it has one."""
 
     seq: int
@@ -197,26 +196,30 @@ class InHand:
 def in_hand(tx: Tx, seqs: Iterable[int]) -> dict[int, InHand]:
     """The leases of these messages that exist, by seq."""
     rows = tx.execute(sql.SELECT_LEASED, (numbers(list(seqs)),)).fetchall()
-    return {row[0]: InHand(*row) for row in rows}
+    return {row[0]: InHand._make(row) for row in rows}
 
 
 def settle(tx: Tx, batch: Sequence[Settle]) -> list[bool]:
     """End deliveries whose lease is current; what becomes of claims and letters is the caller's business."""
     leases = in_hand(tx, (each.lease.ref for each in batch))
-    current: list[tuple[Settle, InHand]] = []
+    current: list[Move] = []
     settled = []
     for each in batch:
         row = leases.get(each.lease.ref)
         is_current = row is not None and row.token == each.lease.token
         if row is not None and is_current:
             del leases[each.lease.ref]
-            current.append((each, row))
+            current.append((row, each.lease.queue, each.settlement, each.entry))
         settled.append(is_current)
     move(tx, current)
     return settled
 
 
-def move(tx: Tx, ends: Sequence[tuple[Settle, InHand]]) -> None:
+Move = tuple[InHand, str, settlement.Settlement, Attempt | None]
+"""A delivery in hand, its queue, how it ends, and its history entry."""
+
+
+def move(tx: Tx, ends: Sequence[Move]) -> None:
     """Carry out settlements whose fences were checked: remove, or put back where the due time says."""
     if not ends:
         return
@@ -224,8 +227,8 @@ def move(tx: Tx, ends: Sequence[tuple[Settle, InHand]]) -> None:
     waiting: list[tuple[int, ...]] = []
     entries: list[tuple[int, int, str]] = []
     bodies: list[tuple[int, bytes]] = []
-    for end, row in ends:
-        match end.settlement:
+    for row, name, end, entry in ends:
+        match end:
             case settlement.Ack() | settlement.DeadLetter():
                 removed.append(row)
                 continue
@@ -235,12 +238,12 @@ def move(tx: Tx, ends: Sequence[tuple[Settle, InHand]]) -> None:
                     bodies.append((row.seq, body))
             case settlement.Requeue(due_at=due_at):
                 starts = row.starts - 1
-        if end.entry is not None:
-            entries.append((row.seq, row.entries, attempt_text(end.entry)))
-        count = row.entries + (end.entry is not None)
+        if entry is not None:
+            entries.append((row.seq, row.entries, attempt_text(entry)))
+        count = row.entries + (entry is not None)
         waiting.append((row.queue_id, row.priority, due_at, row.seq, starts, row.token, count))
-        tx.wake(end.lease.queue)
-    tx.execute(sql.DELETE_LEASED, (numbers([row.seq for _, row in ends]),))
+        tx.wake(name)
+    tx.execute(sql.DELETE_LEASED, (numbers([end[0].seq for end in ends]),))
     _remove(tx, removed)
     _insert_waiting(tx, waiting)
     insert_rows(tx.connection, sql.INSERT_ATTEMPTS, entries)
