@@ -27,7 +27,7 @@ _SECRET_NAME: Final = re.compile(
 _URL_CREDENTIALS: Final = re.compile(r"(?P<scheme>[a-zA-Z][\w+.-]*://)[^\s/@]*@")
 _BEARER: Final = re.compile(r"(?P<kind>\b(?:bearer|basic)\s+)[\w.~+/=-]{8,}", re.IGNORECASE)
 _NOT_SECRET: Final = frozenset({"secret_index"})
-_HIDDEN: Final = frozenset({"Cc", "Cf", "Cs", "Co", "Zl", "Zp"})
+_HIDDEN: Final = frozenset({"Cc", "Cf", "Cn", "Co", "Cs", "Zl", "Zp"})
 _SURROGATE: Final = re.compile("[\ud800-\udfff]")
 _JOINERS: Final = "\u200d"
 

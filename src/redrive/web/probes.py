@@ -116,15 +116,19 @@ def probes_app(app: Redrive, probes: Probes | None = None) -> Starlette:
     return Starlette(routes=(probes or Probes(app)).routes)
 
 
-def compose(app: Redrive, probes: Probes | None = None) -> Starlette:
-    """An ASGI app with the probes and everything the app mounts. It opens the app for as long as it is served; a
-    mounted app sees the lifespan too.
+def compose(app: Redrive, probes: Probes | None = None, *, is_opening: bool = True) -> Starlette:
+    """An ASGI app with the probes and everything the app mounts.
+
+    It opens the app for as long as it is served, unless whoever serves it does (`is_opening` False).
     """
     found = probes or Probes(app)
     mounts = [Mount(path, app=mounted) for path, mounted in sorted(app.mounts.items(), key=_longest_first)]
 
     @asynccontextmanager
     async def lifespan(_starlette: Starlette) -> AsyncIterator[None]:
+        if not is_opening:
+            yield
+            return
         async with app:
             yield
 
