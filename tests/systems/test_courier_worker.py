@@ -98,7 +98,7 @@ def refused_port() -> int:
 
 async def test_a_message_without_a_required_field_is_dead_at_once(running: ModuleType) -> None:
     bodies = [{name: value for name, value in EVENT.items() if name != missing} for missing in EVENT]
-    raw = [b"", b"[]", b'"x"', b"{", b"\xff", json.dumps({**EVENT, "attempt": 0}).encode()]
+    raw = [b"", b"[]", b'"x"', b"{", b"\xff"]
     for number, body in enumerate([*(json.dumps(body).encode() for body in bodies), *raw]):
         await running.app.publish(MAIN_QUEUE, body, message_id=f"bad-{number}", content_type="application/json")
 
