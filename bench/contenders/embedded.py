@@ -6,6 +6,7 @@ Publishing is what a web app does: 100 callers at once, each awaiting its own `p
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Final
 
@@ -20,10 +21,11 @@ QUEUE: Final = "orders"
 
 def run(place: Path, texts: list[str], _option: str) -> Run:
     """Publish every text under its own key, then let one worker consume them."""
-    return asyncio.run(_run(place / "orders.db", texts))
+    return asyncio.run(run_in(place / "orders.db", texts))
 
 
-async def _run(file: Path, texts: list[str]) -> Run:
+async def run_in(file: Path, texts: list[str], *, on_published: Callable[[], None] = lambda: None) -> Run:
+    """The same in a running loop; `on_published` is called between the two halves."""
     app = Redrive("bench", settings=Settings(broker=f"sqlite:///{file}", durability="full"))
     tally, done = Tally(), asyncio.Event()
 
@@ -36,6 +38,7 @@ async def _run(file: Path, texts: list[str]) -> Run:
         publishing = Stopwatch()
         await publish(app, texts)
         publish_s, publish_cpu_s = publishing.wall_s, publishing.cpu_s
+        on_published()
 
         worker = app.worker()
         consuming = Stopwatch()
@@ -55,6 +58,12 @@ async def _run(file: Path, texts: list[str]) -> Run:
         synchronous=app.settings.durability,
         rss_mb=peak_rss_mb(),
     )
+
+
+async def make_file(file: Path) -> None:
+    """An empty file with redrive's schema and the queue."""
+    async with Redrive("bench", settings=Settings(broker=f"sqlite:///{file}")):
+        pass
 
 
 async def publish(app: Redrive, texts: list[str]) -> None:
