@@ -30,6 +30,7 @@ from redrive.sqlite.rows import (
     RECEIVED,
     claim_from,
 )
+from redrive.sqlite.space import shrink
 from redrive.sqlite.values import insert_rows, numbers, pieces, text_in, text_out, values_list
 from redrive.sqlite.writer import Tx
 
@@ -294,8 +295,10 @@ def extend(tx: Tx, ids: Sequence[Any], *, lease_ms: Millis) -> None:
 
 def prune(tx: Tx, *, limit: int) -> int:
     """Delete at most `limit` expired records, oldest first; how many went. One in processing stays."""
-    return tx.execute(
+    gone = tx.execute(
         "DELETE FROM redrive_claim WHERE id IN (SELECT id FROM redrive_claim WHERE expires_at IS NOT NULL AND "
         "expires_at <= ? ORDER BY expires_at LIMIT ?)",
         (tx.now, limit),
     ).rowcount
+    shrink(tx)
+    return gone

@@ -11,9 +11,8 @@ the operating system can lose the last commits (the file stays consistent): mess
 gone, and messages already processed may run again. Leases and their renewals are never fsynced on their own: after
 a power cut there is no worker left that could hold them.
 
-The log is copied back into the file by the writer between two commits, once it has `CHECKPOINT_PAGES` pages.
-Freed pages are reused; `auto_vacuum = INCREMENTAL` costs one extra page per thousand and lets `shrink` give space
-back after a backlog without locking the file for a full VACUUM.
+The log is copied back into the file beside the commits (`checkpoint.py`), and space a backlog left behind is given
+back where records are pruned (`space.py`).
 """
 
 from __future__ import annotations
@@ -31,6 +30,7 @@ from typing import Final, Literal, TypeVar
 from redrive.core.ports import Clock
 from redrive.errors import BrokerUnavailableError
 from redrive.sqlite import queue, search
+from redrive.sqlite.checkpoint import LOG_LIMIT_BYTES, Checkpoints
 from redrive.sqlite.connect import (
     begin,
     check_sqlite_version,
@@ -48,11 +48,8 @@ T = TypeVar("T")
 Durability = Literal["full", "normal"]
 
 READERS: Final = 2
-CHECKPOINT_PAGES: Final = 4_000
-"""About 16 MB of log: large enough that hot pages are copied back once for many commits."""
-
-SHRINK_PAGES: Final = 2_000
-"""Free pages given back to the file system in one transaction, at most."""
+STARTERS: Final = 8
+"""Handlers' transactions that wait for the write lock in threads at the same time; more wait for a thread."""
 
 
 class SqliteFile:
@@ -132,10 +129,11 @@ class _Live:
         self._spare_readers: queues.SimpleQueue[sqlite3.Connection] = queues.SimpleQueue()
         self.readers = ThreadPoolExecutor(READERS, thread_name_prefix="redrive-reader")
         self._spare_writers: list[sqlite3.Connection] = []
-        self.starters = ThreadPoolExecutor(8, thread_name_prefix="redrive-transaction")
+        self.starters = ThreadPoolExecutor(STARTERS, thread_name_prefix="redrive-transaction")
         self.finisher = ThreadPoolExecutor(1, thread_name_prefix="redrive-finish")
         self.ticks: set[Callable[[], None]] = set()
         self.watch = Watch(connect=lambda: connect_reader(file.path), probe=queue.next_at, on_tick=self._tick)
+        self.checkpoints = Checkpoints(connect=lambda: connect_writer(file.path))
         self.writer = Writer(
             connection=connection,
             path=file.path,
@@ -144,8 +142,9 @@ class _Live:
             lock_timeout_ms=file.lock_timeout_ms,
             is_full=file.durability == "full",
             on_commit=self.watch.wake,
-            tend=_Tending(),
+            tend=self.checkpoints.tend,
         )
+        self.checkpoints.start()
         self.writer.start()
         self.watch.start()
 
@@ -185,34 +184,14 @@ class _Live:
     def stop(self) -> None:
         self.starters.shutdown(wait=True, cancel_futures=True)
         self.finisher.shutdown(wait=True)
-        self.writer.stop()
         self.watch.stop()
+        self.checkpoints.stop()
+        self.writer.stop()
         self.readers.shutdown(wait=True, cancel_futures=True)
         while not self._spare_readers.empty():
             self._spare_readers.get().close()
         for connection in self._spare_writers:
             connection.close()
-
-
-class _Tending:
-    """Between two commits of the writer: copies the log back into the file when it has grown long enough."""
-
-    def __init__(self) -> None:
-        self._commits = 0
-
-    def __call__(self, connection: sqlite3.Connection) -> None:
-        # Looking costs more than a small commit, so it is done now and then.
-        self._commits += 1
-        if self._commits < _TEND_EVERY:
-            return
-        self._commits = 0
-        # PASSIVE never waits for readers or writers. A failure here loses nothing: the log stays as it is, and a
-        # commit that meets the same trouble reports it.
-        with contextlib.suppress(sqlite3.Error):
-            connection.execute("PRAGMA wal_checkpoint(PASSIVE)").fetchall()
-
-
-_TEND_EVERY: Final = 64
 
 
 def _prepare(file: SqliteFile) -> sqlite3.Connection:
@@ -231,6 +210,7 @@ def _prepare(file: SqliteFile) -> sqlite3.Connection:
             connection.execute("COMMIT")
         _enter_wal(connection, file)
         connection.execute("PRAGMA wal_autocheckpoint = 0")
+        connection.execute(f"PRAGMA journal_size_limit = {LOG_LIMIT_BYTES}")
         if is_new:
             sync_directory(file.path)
     except BaseException:
