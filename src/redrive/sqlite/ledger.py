@@ -46,7 +46,7 @@ class SqliteLedger:
     """Queue, claims, letters and jobs of one file, moved together."""
 
     def __init__(self, file: SqliteFile) -> None:
-        self._file = file
+        self.file = file
 
     @property
     def features(self) -> Features:
@@ -55,16 +55,16 @@ class SqliteLedger:
 
     async def open(self) -> None:
         """See `SqliteFile.open`."""
-        await self._file.open()
+        await self.file.open()
 
     async def close(self) -> None:
         """See `SqliteFile.close`."""
-        await self._file.close()
+        await self.file.close()
 
     async def publish(self, batch: Sequence[Outgoing]) -> list[Published]:
         """See `Ledger.publish`."""
         check_bodies(batch)
-        return await self._file.write(lambda tx: publish_once(tx, batch)) if batch else []
+        return await self.file.write(lambda tx: publish_once(tx, batch)) if batch else []
 
     async def take(
         self, queue: str, *, limit: int, lease_ms: Millis, worker: str, wait_ms: Millis, claims: bool
@@ -72,25 +72,25 @@ class SqliteLedger:
         """See `Ledger.take`."""
         step: Callable[[Tx], list[Taken]]
         step = lambda tx: _take(tx, queue, limit=limit, lease_ms=lease_ms, worker=worker, with_claims=claims)  # noqa: E731
-        return await receive(self._file, queue, step=step, hand_back=_hand_back, wait_ms=wait_ms)
+        return await receive(self.file, queue, step=step, hand_back=_hand_back, wait_ms=wait_ms)
 
     async def commit(self, batch: Sequence[End]) -> list[bool]:
         """See `Ledger.commit`."""
-        return await self._file.write(lambda tx: commit(tx, batch)) if batch else []
+        return await self.file.write(lambda tx: commit(tx, batch)) if batch else []
 
     def renew(self, batch: Sequence[Taken], *, lease_ms: Millis) -> list[bool]:
         """See `Ledger.renew`."""
         if not batch:
             return []
-        return self._file.write_blocking(lambda tx: _renew(tx, batch, lease_ms=lease_ms), is_synced=False)
+        return self.file.write_blocking(lambda tx: _renew(tx, batch, lease_ms=lease_ms), is_synced=False)
 
     def transaction(self, end: End) -> LedgerTransaction:
         """See `Ledger.transaction` and sqlite/transaction.py."""
-        return SqliteTransaction(self._file, end, commit)
+        return SqliteTransaction(self.file, end, commit)
 
     async def forward(self, job: Job, batch: Sequence[Forward]) -> list[str | None]:
         """See `Ledger.forward`."""
-        return await self._file.write(lambda tx: jobs.forward(tx, job, batch)) if batch else []
+        return await self.file.write(lambda tx: jobs.forward(tx, job, batch)) if batch else []
 
 
 def check_bodies(batch: Sequence[Outgoing]) -> None:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import sqlite3
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any, Final, NamedTuple
+from typing import Any, Final, NamedTuple, assert_never
 
 from redrive.core import settlement
 from redrive.core.letters.letter import Attempt, AttemptOutcome
@@ -238,6 +238,8 @@ def move(tx: Tx, ends: Sequence[Move]) -> None:
                     bodies.append((row.seq, body))
             case settlement.Requeue(due_at=due_at):
                 starts = row.starts - 1
+            case _ as never:
+                assert_never(never)
         if entry is not None:
             entries.append((row.seq, row.entries, attempt_text(entry)))
         count = row.entries + (entry is not None)

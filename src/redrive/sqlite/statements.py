@@ -66,8 +66,8 @@ SELECT_READY_AND_CLAIMS: Final = (
 )
 """(queue_id, limit): the next messages in order, with their bodies and what is known of their keys."""
 INSERT_LEASED: Final = (
-    "INSERT INTO redrive_leased (seq, queue_id, priority, due_at, starts, token, entries, attempt, claim_id, started_at, "
-    "lease_until, worker)"
+    "INSERT INTO redrive_leased (seq, queue_id, priority, due_at, starts, token, entries, attempt, claim_id, "
+    "started_at, lease_until, worker)"
 )
 DELETE_READY_UP_TO: Final = (
     "DELETE FROM redrive_ready WHERE queue_id = ? AND (priority, due_at, seq) <= (?, ?, ?)"
@@ -78,13 +78,15 @@ NEW_CLAIMS: Final = (
 )
 """(owner, lease_until, now, [seq, …]): first claims of keys nobody knows; ids come out in that order."""
 TAKE_CLAIMS: Final = (
-    "UPDATE redrive_claim SET state = 1, attempts = json_extract(j.value, '$[1]'), cycle = json_extract(j.value, '$[2]'), token = json_extract(j.value, '$[3]'), "
-    "digest = CASE WHEN expires_at <= ? THEN NULL ELSE digest END, owner = ?, lease_until = ?, expires_at = NULL, updated_at = ? FROM json_each(?) j "
+    "UPDATE redrive_claim SET state = 1, attempts = json_extract(j.value, '$[1]'), cycle = json_extract(j.value, "
+    "'$[2]'), token = json_extract(j.value, '$[3]'), digest = CASE WHEN expires_at <= ? THEN NULL ELSE digest END, "
+    "owner = ?, lease_until = ?, expires_at = NULL, updated_at = ? FROM json_each(?) j "
     "WHERE redrive_claim.id = json_extract(j.value, '$[0]')"
 )
 """(now, owner, lease_until, now, [[id, attempts, cycle, token], …]); what an expired record knew is forgotten."""
 SELECT_ATTEMPTS: Final = (
-    "SELECT a.seq, a.entry FROM json_each(?) j CROSS JOIN redrive_attempt a ON a.seq = j.value ORDER BY a.seq, a.position"
+    "SELECT a.seq, a.entry FROM json_each(?) j CROSS JOIN redrive_attempt a ON a.seq = j.value "
+    "ORDER BY a.seq, a.position"
 )
 
 # ---------------------------------------------------------------------------------------------------- commit
@@ -100,7 +102,8 @@ DELETE_REWRITTEN: Final = "DELETE FROM redrive_rewritten WHERE seq IN (SELECT va
 DELETE_ATTEMPTS: Final = "DELETE FROM redrive_attempt WHERE seq IN (SELECT value FROM json_each(?))"
 INSERT_ATTEMPTS: Final = "INSERT INTO redrive_attempt (seq, position, entry)"
 END_CLAIMS: Final = (
-    "UPDATE redrive_claim SET state = ?, owner = NULL, lease_until = NULL, expires_at = json_extract(j.value, '$[1]'), updated_at = ? "
+    "UPDATE redrive_claim SET state = ?, owner = NULL, lease_until = NULL, "
+    "expires_at = json_extract(j.value, '$[1]'), updated_at = ? "
     "FROM json_each(?) j WHERE redrive_claim.id = json_extract(j.value, '$[0]')"
 )
 """(state, now, [[id, expires_at], …])."""

@@ -21,7 +21,7 @@ import time
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from types import TracebackType
-from typing import Any, Final
+from typing import Any, Final, Self
 
 from redrive.core.ports import End, Outgoing
 from redrive.errors import LeaseLostError, UnsupportedError
@@ -72,12 +72,12 @@ class SqliteTransaction:
                 hint="Do slow work before the transaction, only the writes inside.",
             )
         if self._tx is None:
-            raise UnsupportedError("This transaction is not open. Nothing was written.", hint="Use it inside its `with`.")
+            raise UnsupportedError("This transaction is not open. Nothing was written.", hint="Use it inside `with`.")
         return self._tx
 
     # ------------------------------------------------------------------------------------------- in a thread
 
-    def __enter__(self) -> SqliteTransaction:
+    def __enter__(self) -> Self:
         self._begin()
         return self
 
@@ -88,7 +88,7 @@ class SqliteTransaction:
 
     # ------------------------------------------------------------------------------------------- on the loop
 
-    async def __aenter__(self) -> SqliteTransaction:
+    async def __aenter__(self) -> Self:
         begun = asyncio.get_running_loop().run_in_executor(self._file.live.starters, self._begin)
         try:
             await asyncio.shield(begun)
@@ -129,9 +129,12 @@ class SqliteTransaction:
             left_ms = wait_ms - (time.monotonic() - asked_at) * 1_000
             begin(connection, path=self._file.path, wait_ms=max(0.0, left_ms))
             connection.set_authorizer(_no_transaction_control)
-        except BaseException as error:
+        except sqlite3.Error as error:
             self._open.close()
-            raise as_redrive_error(error, self._file.path) if isinstance(error, Exception) else error
+            raise as_redrive_error(error, self._file.path) from error
+        except BaseException:
+            self._open.close()
+            raise
         self._deadline = time.monotonic() + HOLD_MAX_MS / 1_000
         self._tx = Tx(connection, self._file.clock.now())
         live.ticks.add(self._expire)
@@ -144,14 +147,7 @@ class SqliteTransaction:
                 return
             try:
                 tx = self._current()
-                with mapped(self._file.path):
-                    tx.connection.set_authorizer(None)
-                    (is_settled,) = self._settle(tx, [self._end])
-                if not is_settled:
-                    message_id = self._end.taken.received.message.id
-                    raise LeaseLostError(
-                        f'Message "{message_id}": its lease passed to another worker. All effects were rolled back.'
-                    )
+                self._settle_in(tx)
             except BaseException:
                 self._release(_ROLLBACK)
                 raise
@@ -159,6 +155,16 @@ class SqliteTransaction:
             with mapped(self._file.path):
                 self._release(_COMMIT)
         self._file.live.watch.wake(woken)
+
+    def _settle_in(self, tx: Tx) -> None:
+        with mapped(self._file.path):
+            tx.connection.set_authorizer(None)
+            (is_settled,) = self._settle(tx, [self._end])
+        if not is_settled:
+            message_id = self._end.taken.received.message.id
+            raise LeaseLostError(
+                f'Message "{message_id}": its lease passed to another worker. All effects were rolled back.'
+            )
 
     def _release(self, statement: str) -> None:
         """Commit or roll back, and hand the lock on; a commit that fails rolls back."""

@@ -149,7 +149,7 @@ class Writer:
         with self._some:
             while not self._calls and not self._is_closing:
                 self._some.wait()
-            group = []
+            group: list[_Call] = []
             while self._calls and len(group) < GROUP_MAX:
                 call = self._calls.popleft()
                 if not call.future.cancelled():
