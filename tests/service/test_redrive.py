@@ -17,7 +17,7 @@ from redrive.core.redrive import Job, JobOptions, JobState
 from redrive.errors import BrokerUnavailableError, NotFoundError, QueueNotFoundError, TransitionError
 from redrive.runtime.app import Redrive
 from redrive.runtime.redriver import Redriver
-from redrive.service import Service
+from redrive.service import JobView, Service
 from redrive.testing.clock import FakeClock
 from redrive.testing.samples import QUEUE
 from tests.service.conftest import letter_with, put_letters, states, waiting
@@ -57,6 +57,20 @@ def stumble(app: Redrive, *, at: str, how: str) -> Stumbling:
     ledger = Stumbling(app.backend.ledger, at=at, how=how)
     app._backend = replace(app.backend, ledger=ledger)
     return ledger
+
+
+async def start_slowly(service: Service, *, rate_per_s: float) -> asyncio.Task[JobView]:
+    """A redrive that has sent its first letter and waits for the next one's turn."""
+    first_sent = asyncio.Event()
+
+    def watch(job: Job) -> None:
+        if job.counts.sent:
+            first_sent.set()
+
+    options = JobOptions(rate_per_s=rate_per_s)
+    running = asyncio.create_task(service.redrive(ALL, options, actor="ann", on_progress=watch))
+    await first_sent.wait()
+    return running
 
 
 async def test_a_redrive_sends_every_open_letter_once_and_marks_it_replayed(app: Redrive, service: Service) -> None:
@@ -352,8 +366,7 @@ async def test_an_abort_holds_within_two_seconds_and_frees_the_rest(
 ) -> None:
     """cases.md BR-04: stop works within 2 s."""
     ids = await put_letters(app, 10)
-    running = asyncio.create_task(service.redrive(ALL, JobOptions(rate_per_s=0.2), actor="ann"))
-    await clock.advance(1_000)
+    running = await start_slowly(service, rate_per_s=0.2)
     (job,) = await service.jobs()
 
     aborted = await service.abort(job.id, actor="bob", note="they fail again")
@@ -369,8 +382,7 @@ async def test_an_abort_holds_within_two_seconds_and_frees_the_rest(
 
 async def test_an_aborted_job_goes_on_where_it_stopped(app: Redrive, service: Service, clock: FakeClock) -> None:
     ids = await put_letters(app, 4)
-    running = asyncio.create_task(service.redrive(ALL, JobOptions(rate_per_s=0.5), actor="ann"))
-    await clock.advance(1_000)
+    running = await start_slowly(service, rate_per_s=0.5)
     (job,) = await service.jobs()
     await service.abort(job.id, actor="bob")
     await clock.run_until(running.done)
@@ -384,8 +396,7 @@ async def test_an_aborted_job_goes_on_where_it_stopped(app: Redrive, service: Se
 
 async def test_a_letter_closed_before_the_resume_is_not_sent(app: Redrive, service: Service, clock: FakeClock) -> None:
     ids = await put_letters(app, 3)
-    running = asyncio.create_task(service.redrive(ALL, JobOptions(rate_per_s=0.5), actor="ann"))
-    await clock.advance(1_000)
+    running = await start_slowly(service, rate_per_s=0.5)
     (job,) = await service.jobs()
     await service.abort(job.id, actor="bob")
     await clock.run_until(running.done)
@@ -420,8 +431,7 @@ async def test_unknown_ids_are_named_and_alone_they_are_an_error(app: Redrive, s
 
 async def test_a_cancelled_runner_frees_its_job_at_once(app: Redrive, service: Service, clock: FakeClock) -> None:
     await put_letters(app, 3)
-    running = asyncio.create_task(service.redrive(ALL, JobOptions(rate_per_s=0.5), actor="ann"))
-    await clock.advance(1_000)
+    running = await start_slowly(service, rate_per_s=0.5)
 
     running.cancel()
     await asyncio.wait({running})

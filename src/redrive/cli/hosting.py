@@ -1,7 +1,7 @@
 """The processes behind `up`, `work` and `serve`: logs, probes, an HTTP server and a worker around one app.
 
 The HTTP server starts first, so that probes answer while the broker is still away. The app is then opened, again and
-again where that fails, and only then the worker starts. Signals belong to this module: the first SIGTERM or SIGINT
+again where that fails, and only then the worker starts. Signals are those of `redrive.runtime.hosting`: the first
 drains, the second stops at once.
 """
 
@@ -9,10 +9,10 @@ from __future__ import annotations
 
 import asyncio
 import os
-import signal
 import sys
 from contextlib import AsyncExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from redrive.cli.output import note, print_json, say
@@ -22,13 +22,13 @@ from redrive.runtime.app import Redrive
 from redrive.runtime.events import Level
 
 if TYPE_CHECKING:
-    from redrive.web.probes import Probes
+    from redrive.runtime.logs import Style
+    from redrive.runtime.worker import Worker
+    from redrive.web.readiness import Readiness
 
-SIGNALS: Final = (signal.SIGTERM, signal.SIGINT)
-OPEN_PAUSE_MS: Final[Millis] = 1_000
+OPEN_PAUSE_MS: Final[Millis] = 500
 OPEN_PAUSE_MAX_MS: Final[Millis] = 10_000
-FORCED_EXIT: Final = 128
-"""A process that was told twice ends with 128 and the number of the signal, as a shell reports it."""
+_STYLES: Final[dict[str, Style]] = {"auto": "auto", "json": "json", "text": "console"}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -43,28 +43,42 @@ class Hosting:
 
 
 def host_app(app: Redrive, options: Hosting) -> int:
-    """Run in this process until a signal ends it; the exit code."""
-    _set_grace(app, options.grace)
-    _start_logs(app)
-    code = asyncio.run(_Host(app, options).run())
-    sys.stdout.flush()
-    sys.stderr.flush()
-    return code
+    """Run in this process until a signal ends it; the exit code. Raises `ConfigurationError` before anything runs."""
+    from redrive.runtime.hosting import host_process
+
+    prepare(app, options)
+    host = _Host(app, options)
+    return host_process(host.run, stop=host.stop, last_resort=host.last_resort)
 
 
-def _set_grace(app: Redrive, grace: str | None) -> None:
-    if grace is not None:
-        from dataclasses import replace
-
-        app.settings = replace(app.settings, grace_ms=duration_ms(grace, field="--grace"))
-
-
-def _start_logs(app: Redrive) -> None:
+def prepare(app: Redrive, options: Hosting) -> None:
+    """Settings from the command line, and logs."""
     from redrive.runtime import logs
 
-    styles: dict[str, logs.Style] = {"auto": "auto", "json": "json", "text": "console"}
+    if options.grace is not None:
+        app.settings = replace(app.settings, grace_ms=duration_ms(options.grace, field="--grace"))
     settings = app.settings
-    logs.start(app.events, system=app.name, style=styles[settings.log_format], level=Level(settings.log_level))
+    logs.start(app.events, system=app.name, style=_STYLES[settings.log_format], level=Level(settings.log_level))
+
+
+def address_of(app: Redrive, options: Hosting) -> tuple[str, int]:
+    """Where to listen: the command line over the settings."""
+    host, port = options.address or (None, None)
+    settings = app.settings
+    return settings.host if host is None else host, settings.port if port is None else port
+
+
+def announce(app: Redrive, options: Hosting, url: str | None) -> None:
+    """Say on standard output what runs here, as soon as it does."""
+    queues = list(options.queues or app.consumers) if options.is_working else []
+    if options.is_json:
+        print_json({"app": app.name, "pid": os.getpid(), "url": url, "queues": queues})
+    elif url is not None:
+        say(f"{app.name} is up at {url}")
+        for path in (*app.mounts, "/readyz", "/metrics"):
+            say(f"  {url}{path}")
+        note("Ctrl-C drains and stops." if queues else "Ctrl-C stops.")
+    sys.stdout.flush()
 
 
 class _Host:
@@ -73,61 +87,54 @@ class _Host:
     def __init__(self, app: Redrive, options: Hosting) -> None:
         self._app = app
         self._options = options
-        self._told = 0
         self._stopping = asyncio.Event()
-        self._worker: Any = None
-        self._probes: Probes | None = None
+        self._worker: Worker | None = None
+        self._readiness: Readiness | None = None
         self._closed_queues: tuple[str, ...] = ()
-        self._code = 0
+        if options.is_working:
+            self._worker = app.worker(options.queues, owns_process=True)
 
-    async def run(self) -> int:
-        loop = asyncio.get_running_loop()
-        for number in SIGNALS:
-            loop.add_signal_handler(number, self._signalled, number)
+    async def run(self) -> None:
         async with AsyncExitStack() as stack:
             url = await self._serve(stack)
-            self._announce(url)
-            if await self._open(stack):
-                await self._work()
-        return self._code
+            announce(self._app, self._options, url)
+            if not await self._open(stack):
+                return
+            if self._worker is None:
+                await self._stopping.wait()
+            else:
+                await self._worker.run()
 
-    def _signalled(self, number: int) -> None:
-        self._told += 1
+    def stop(self, *, at_once: bool) -> None:
         self._stopping.set()
-        if self._told > 1:
-            self._code = FORCED_EXIT + number
         if self._worker is not None:
-            self._worker.stop(at_once=self._told > 1)
-        if self._told > 2:  # noqa: PLR2004 - told three times, something in here does not let go
-            os._exit(self._code)
+            self._worker.stop(at_once=at_once)
+
+    def last_resort(self) -> None:
+        if self._worker is not None:
+            self._worker.last_resort()
 
     async def _serve(self, stack: AsyncExitStack) -> str | None:
-        if self._options.address is None:
+        """Start what reports on this process: a file for a supervisor, a server for everybody else."""
+        from redrive.runtime.tallies import DIRECTORY
+
+        directory = os.environ.get(DIRECTORY)
+        if directory is None and self._options.address is None:
             return None
         from redrive.web.probes import Probes, compose
+        from redrive.web.readiness import Readiness
         from redrive.web.server import HttpServer
 
-        host, port = self._options.address
-        settings = self._app.settings
-        self._probes = Probes(self._app)
-        server = HttpServer(
-            compose(self._app, self._probes, is_opening=False),
-            host=settings.host if host is None else host,
-            port=settings.port if port is None else port,
-        )
-        await stack.enter_async_context(server)
+        self._readiness = Readiness(self._app)
+        probes = Probes(self._app, readiness=self._readiness)
+        if directory is not None:
+            _report(stack, Path(directory), probes.metrics.tally, self._readiness)
+        if self._options.address is None:
+            return None
+        host, port = address_of(self._app, self._options)
+        asgi = compose(self._app, probes, is_opening=False)
+        server = await stack.enter_async_context(HttpServer(asgi, host=host, port=port))
         return server.url
-
-    def _announce(self, url: str | None) -> None:
-        queues = list(self._options.queues or self._app.consumers) if self._options.is_working else []
-        if self._options.is_json:
-            print_json({"app": self._app.name, "pid": os.getpid(), "url": url, "queues": queues})
-        elif url is not None:
-            say(f"{self._app.name} is up at {url}")
-            for path in (*self._app.mounts, "/readyz", "/metrics"):
-                say(f"  {url}{path}")
-            note("Ctrl-C drains and stops." if queues else "Ctrl-C stops.")
-        sys.stdout.flush()
 
     async def _open(self, stack: AsyncExitStack) -> bool:
         """Open the app as soon as its broker lets us; False where we were told to stop before."""
@@ -139,41 +146,49 @@ class _Host:
                 self._tell_closed(error, pause_ms)
             else:
                 stack.push_async_callback(self._app.close)
-                self._tell_open()
+                for queue in self._closed_queues:
+                    self._app.events.emit("consumer.resumed", queue=queue)
                 return True
-            await _first(self._stopping, pause_ms)
+            await _at_most(self._stopping.wait(), pause_ms)
             pause_ms = min(OPEN_PAUSE_MAX_MS, 2 * pause_ms)
         return False
 
     def _tell_closed(self, error: RedriveError, pause_ms: Millis) -> None:
-        if self._probes is not None:
-            self._probes.readiness.failed_to_open = error
+        if self._readiness is not None:
+            self._readiness.failed_to_open = error
         self._closed_queues = tuple(self._options.queues or self._app.consumers) or ("-",)
         for queue in self._closed_queues:
             self._app.events.emit(
                 "consumer.paused", queue=queue, error_code=error.code, error_text=str(error), delay_ms=pause_ms
             )
 
-    def _tell_open(self) -> None:
-        for queue in self._closed_queues:
-            self._app.events.emit("consumer.resumed", queue=queue)
 
-    async def _work(self) -> None:
-        if not self._options.is_working:
-            await self._stopping.wait()
-            return
-        if not self._app.consumers:
-            raise ConfigurationError(
-                f'The app "{self._app.name}" has no consumer.', hint="Use: redrive serve, or decorate a handler."
-            )
-        self._worker = self._app.worker(self._options.queues, owns_process=True)
-        await self._worker.run()
+def _report(stack: AsyncExitStack, directory: Path, tally: Any, readiness: Readiness) -> None:
+    from redrive.runtime.tallies import TallyWriter
+
+    writer = TallyWriter(directory, tally, lambda: [obstacle.text for obstacle in readiness.known()])
+    writer.start()
+    stack.callback(writer.close)
 
 
-async def _first(stopping: asyncio.Event, pause_ms: Millis) -> None:
-    """Wait for the event, at most so long."""
+async def _at_most(waiting: Any, pause_ms: Millis) -> None:
     try:
         async with asyncio.timeout(pause_ms / 1_000):
-            await stopping.wait()
+            await waiting
     except TimeoutError:
         pass
+
+
+def work_app(spec: str, options: Hosting, *, processes: int | None) -> int:
+    """A worker in this process, or several under a supervisor; the exit code."""
+    from redrive.cli.target import load_app
+
+    app = load_app(spec)
+    count = app.settings.processes if processes is None else processes
+    if count == 1:
+        return host_app(app, options)
+    if not app.consumers:
+        raise ConfigurationError(f'The app "{app.name}" has no consumer; there is nothing to work on.')
+    from redrive.cli.fleet import run_fleet
+
+    return run_fleet(app, spec, options, processes=count)

@@ -55,7 +55,7 @@ METRICS: Final[Mapping[str, MetricType]] = {
     "deliveries_taken": MetricType(kind="counter", text="Deliveries handed to this worker.", labels=("queue",)),
     "deliveries": MetricType(
         kind="counter",
-        text="Deliveries by how they ended: processed, retried, dead_lettered, requeued, duplicate, lease_lost, unsettled.",
+        text="Deliveries by how they ended (processed, retried, dead_lettered, requeued, duplicate, lease_lost, …).",
         labels=("queue", "outcome"),
     ),
     "deliveries_in_flight": MetricType(kind="gauge", text="Deliveries taken and not ended.", labels=("queue",)),
@@ -175,10 +175,19 @@ def _add_lists(mine: dict[Labels, list[float]], theirs: Mapping[Labels, list[flo
 
 
 class Metrics:
-    """Counts the events of one process. `subscribe` it, then `render` at a scrape. Thread-safe."""
+    """Counts the events of one process. `subscribe` it, then `render` at a scrape. Thread-safe.
 
-    def __init__(self, *, monotonic: Callable[[], float] = time.monotonic) -> None:
+    `others`: the tallies of other processes, added up with this one's at a scrape.
+    """
+
+    def __init__(
+        self,
+        *,
+        monotonic: Callable[[], float] = time.monotonic,
+        others: Callable[[], Sequence[Tally]] = tuple,
+    ) -> None:
         self._monotonic = monotonic
+        self._others = others
         self._lock = threading.Lock()
         self._tally = Tally()
         self._tenants = TopCounter(TENANTS_SHOWN)
@@ -209,7 +218,7 @@ class Metrics:
             "upkeep.pruned": lambda fields: self._tally.add("records_pruned", (str(fields["what"]),), fields["count"]),
         }
         self.registry = CollectorRegistry(auto_describe=False)
-        self.registry.register(_Families(self.tally))
+        self.registry.register(_Families(self._sum))
 
     def subscribe(self, events: Events) -> None:
         """Count everything that happens from now on."""
@@ -241,6 +250,12 @@ class Metrics:
             copy.numbers["tenant_jobs_processed"] = {(name,): count for name, count in self._tenants.items()}
             copy.shares["retry_success_rate"] = self._successes.sums(self._minute())
             return copy
+
+    def _sum(self) -> Tally:
+        everything = self.tally()
+        for other in self._others():
+            everything.merge(other)
+        return everything
 
     def render(self) -> bytes:
         """The Prometheus text format."""

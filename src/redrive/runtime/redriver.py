@@ -15,6 +15,7 @@ the job runs is a new letter, died after the job was created, and is never part 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Final, TypeAlias
@@ -24,7 +25,7 @@ from redrive.core.letters.selection import Selection
 from redrive.core.ports import Clock, Forward, Outgoing
 from redrive.core.redrive import JOB_TRANSITIONS, Item, ItemState, Job, JobCounts, JobEvent, JobState, pace_ms
 from redrive.core.units import Millis
-from redrive.errors import BrokerUnavailableError, LeaseLostError, QueueNotFoundError
+from redrive.errors import BrokerUnavailableError, LeaseLostError, QueueNotFoundError, RedriveError
 from redrive.runtime.backend import Backend
 from redrive.runtime.events import Events
 
@@ -83,8 +84,9 @@ class Redriver:
         return ended
 
     async def _release(self, job: Job) -> None:
-        """Let the next runner have it at once instead of after the lease."""
-        await self._backend.jobs.save(job, lease_ms=0)
+        """Let the next runner have it at once instead of after the lease; where that fails, after the lease."""
+        with contextlib.suppress(RedriveError):
+            await self._backend.jobs.save(job, lease_ms=0)
 
     def _tell(self, job: Job) -> None:
         counts = job.counts

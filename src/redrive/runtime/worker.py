@@ -92,7 +92,7 @@ class Worker:
         Returns the exit code: 0 after a drain, 128 + the signal's number after a second one.
         """
         self._owns_process = True
-        return host_process(self.run, stop=self.stop, last_resort=self._last_resort)
+        return host_process(self.run, stop=self.stop, last_resort=self.last_resort)
 
     async def _opened(self) -> bool:
         """False: stopped before the broker answered."""
@@ -192,7 +192,7 @@ class Worker:
         handed_back = sum(each.handed_back for each in self._pipelines)
         self.app.events.emit("worker.stopped", worker=self.name, handed_back=handed_back)
 
-    def _last_resort(self) -> None:
+    def last_resort(self) -> None:
         """The loop does not come back: hand back from another thread, as far as the ledger lets us."""
         ends = [end for each in self._pipelines for end in each.last_ends()]
         if ends:

@@ -23,7 +23,7 @@ from redrive.errors import ConfigurationError, RedriveError
 from redrive.runtime.app import Redrive
 from redrive.runtime.labels import label_text
 from redrive.runtime.metrics import CODES_SHOWN, QUEUES_SHOWN, TENANTS_SHOWN, Labels, Metrics
-from redrive.web.readiness import Readiness
+from redrive.web.readiness import Readiness, ReadinessCheck
 
 DEPTHS_EVERY_MS: Final[Millis] = 1_000
 LETTERS_EVERY_MS: Final[Millis] = 5_000
@@ -34,11 +34,13 @@ CONTENT_TYPE: Final = "text/plain; version=1.0.0; charset=utf-8"
 class Probes:
     """The metrics and the readiness of one app, and the three answers made from them."""
 
-    def __init__(self, app: Redrive, metrics: Metrics | None = None) -> None:
+    def __init__(
+        self, app: Redrive, metrics: Metrics | None = None, *, readiness: ReadinessCheck | None = None
+    ) -> None:
         self._app = app
         self.metrics = Metrics() if metrics is None else metrics
         self.metrics.subscribe(app.events)
-        self.readiness = Readiness(app)
+        self.readiness: ReadinessCheck = Readiness(app) if readiness is None else readiness
         self._depths_ms: float | None = None
         self._letters_ms: float | None = None
 

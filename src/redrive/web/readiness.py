@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any, Final, Protocol
 
 from redrive.core.units import Millis
 from redrive.errors import ConfigurationError, RedriveError
@@ -22,6 +22,14 @@ class Obstacle:
     code: str
     text: str
     queue: str | None = None
+
+
+class ReadinessCheck(Protocol):
+    """Why a process is not ready."""
+
+    async def obstacles(self) -> tuple[Obstacle, ...]:
+        """Empty: it is ready."""
+        ...
 
 
 class Readiness:
@@ -60,10 +68,15 @@ class Readiness:
 
     async def obstacles(self) -> tuple[Obstacle, ...]:
         """Why this process is not ready now, the most general reason first."""
+        if self._app.is_open:
+            await self._ask_store()
+        return self.known()
+
+    def known(self) -> tuple[Obstacle, ...]:
+        """The same without asking the store; from any thread."""
         if not self._app.is_open:
             return (self._not_open(),)
-        await self._ask_store()
-        known = (self._draining, self._store, *self._paused.values())
+        known = (self._draining, self._store, *tuple(self._paused.values()))
         return tuple(obstacle for obstacle in known if obstacle is not None)
 
     def _not_open(self) -> Obstacle:
