@@ -41,7 +41,9 @@ class SqliteBroker:
             await self._file.write(lambda tx: messages.publish(tx, batch))
         return [Published() for _ in batch]
 
-    async def receive(self, queue: str, *, limit: int, lease_ms: Millis, worker: str, wait_ms: Millis) -> list[Received]:
+    async def receive(
+        self, queue: str, *, limit: int, lease_ms: Millis, worker: str, wait_ms: Millis
+    ) -> list[Received]:
         """See `Broker.receive`."""
 
         def step(tx: Tx) -> list[Received]:

@@ -41,10 +41,13 @@ def backup(path: str | Path, target: str | Path) -> None:
     _refuse_existing(goal)
     part = goal.with_name(goal.name + ".part")
     part.unlink(missing_ok=True)
-    with mapped(source), contextlib.closing(connect_reader(source)) as reader:
-        with contextlib.closing(sqlite3.connect(part)) as copy:
-            # In one step: SQLite starts over whenever another connection writes between two steps.
-            reader.backup(copy)
+    with (
+        mapped(source),
+        contextlib.closing(connect_reader(source)) as reader,
+        contextlib.closing(sqlite3.connect(part)) as copy,
+    ):
+        # In one step: SQLite starts over whenever another connection writes between two steps.
+        reader.backup(copy)
     _finish_copy(part, goal)
 
 
@@ -98,7 +101,9 @@ def check(path: str | Path) -> Check:
         )
 
 
-_PLACES: Final = "SELECT seq FROM redrive_ready UNION ALL SELECT seq FROM redrive_scheduled UNION ALL SELECT seq FROM redrive_leased"
+_PLACES: Final = (
+    "SELECT seq FROM redrive_ready UNION ALL SELECT seq FROM redrive_scheduled UNION ALL SELECT seq FROM redrive_leased"
+)
 
 _INVARIANTS: Final = {
     "message {} stands nowhere: it would never be handed out": (

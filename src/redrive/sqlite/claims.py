@@ -42,7 +42,11 @@ _CLAIM_AT: Final = 17
 """Columns of SELECT_READY_AND_CLAIMS: the message's key, the claim's id and after it CLAIM_COLUMNS."""
 
 
-def claim_head(tx: Tx, head: Head, *, lease_ms: Millis, worker: str) -> tuple[list[Verdict | None], list[tuple[int, int | None]]]:
+Held = tuple[int, "int | None"]
+"""(attempt, claim id) that a lease keeps, should it never be ended."""
+
+
+def claim_head(tx: Tx, head: Head, *, lease_ms: Millis, worker: str) -> tuple[list[Verdict | None], list[Held]]:
     """Claim the keys of messages about to be leased: each one's verdict, and its (attempt, claim id) for the lease."""
     until = tx.now + lease_ms
     verdicts: list[Verdict | None] = []
@@ -91,8 +95,8 @@ def _write_claims(
     return ids
 
 
-def _held(head: Head, verdicts: Sequence[Verdict | None], ids: dict[str, int]) -> list[tuple[int, int | None]]:
-    held: list[tuple[int, int | None]] = []
+def _held(head: Head, verdicts: Sequence[Verdict | None], ids: dict[str, int]) -> list[Held]:
+    held: list[Held] = []
     for row, verdict in zip(head.rows, verdicts, strict=True):
         if isinstance(verdict, Acquired):
             held.append((verdict.attempts, ids[verdict.ref.key]))

@@ -56,7 +56,9 @@ _BY_CODE: Final[dict[int, _Row]] = {
         "Look at the disk and the system log; then check the file: redrive doctor",
     ),
     sqlite3.SQLITE_NOMEM: (
-        BrokerUnavailableError, "ran out of memory. Nothing of this call was written.", "Repeat it with a smaller batch.",
+        BrokerUnavailableError,
+        "ran out of memory. Nothing of this call was written.",
+        "Repeat it with a smaller batch.",
     ),
     sqlite3.SQLITE_CORRUPT: _CORRUPT,
     sqlite3.SQLITE_NOTADB: (
@@ -70,7 +72,9 @@ _BY_CODE: Final[dict[int, _Row]] = {
 }  # fmt: skip
 
 _OTHER: Final[_Row] = (
-    BrokerUnavailableError, "refused a statement. Nothing of this call was written.", "Please report it with this text."
+    BrokerUnavailableError,
+    "refused a statement. Nothing of this call was written.",
+    "Please report it with this text.",
 )
 
 

@@ -173,8 +173,8 @@ def stage(tx: Tx, job: Job, *, limit: int) -> Job:
     place = selected[min(room, len(selected)) - 1][0] if items else tuple(after)
     skipped = sum(item[4] is not None for item in items)
     tx.execute(
-        "UPDATE redrive_job SET pending = pending + ?, skipped = skipped + ?, is_staged = ?, staged_at = ?, staged_seq = ?, "
-        "updated_at = ? WHERE seq = ?",
+        "UPDATE redrive_job SET pending = pending + ?, skipped = skipped + ?, is_staged = ?, staged_at = ?, "
+        "staged_seq = ?, updated_at = ? WHERE seq = ?",
         (len(items) - skipped, skipped, len(selected) <= room or room == left, *place, tx.now, seq),
     )
     staged = get(tx.connection, job.id)
@@ -193,7 +193,8 @@ def _hold(tx: Tx, job_id: str, letter_ids: Sequence[Any]) -> None:
 def items(connection: sqlite3.Connection, job_id: str, *, state: str | None, limit: int, after: int) -> list[Item]:
     """Items by position, above `after`."""
     rows = connection.execute(
-        "SELECT i.position, i.letter_id, i.state, i.why FROM redrive_job j JOIN redrive_item i ON i.job_seq = j.seq "
+        "SELECT i.position, i.letter_id, i.state, i.why FROM redrive_job j "  # noqa: S608 - constants
+        "JOIN redrive_item i ON i.job_seq = j.seq "
         f"WHERE j.id = ? AND i.position > ? {'' if state is None else 'AND i.state = ?'} ORDER BY i.position LIMIT ?",
         [text_in(job_id), after, *([] if state is None else [str(state)]), limit],
     )

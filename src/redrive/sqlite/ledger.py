@@ -110,9 +110,7 @@ def publish_once(tx: Tx, batch: Sequence[Outgoing]) -> list[Published]:
     answers = [Published()] * len(batch)
     once = [(place, out) for place, out in enumerate(batch) if out.once and out.message.key is not None]
     if once:
-        registrations = [
-            Registration(queue=out.queue, key=out.message.key or "", digest=out.digest) for _, out in once
-        ]
+        registrations = [Registration(queue=out.queue, key=out.message.key or "", digest=out.digest) for _, out in once]
         for (place, _), answer in zip(once, claims.register(tx, registrations), strict=True):
             answers[place] = answer
     fresh = [out for out, answer in zip(batch, answers, strict=True) if not answer.duplicate]
@@ -121,9 +119,7 @@ def publish_once(tx: Tx, batch: Sequence[Outgoing]) -> list[Published]:
     return answers
 
 
-def _take(
-    tx: Tx, name: str, *, limit: int, lease_ms: Millis, worker: str, with_claims: bool
-) -> list[Taken]:
+def _take(tx: Tx, name: str, *, limit: int, lease_ms: Millis, worker: str, with_claims: bool) -> list[Taken]:
     head = queue.look(tx, name, limit=limit, with_claims=with_claims)
     if not head.rows:
         return []
@@ -155,7 +151,8 @@ def commit(tx: Tx, batch: Sequence[End]) -> list[bool]:
     _end_claims(tx, current)
     letters.put_dead(tx, [(end.letter, row.seq) for end, row in current if end.letter is not None])
     queue.move(tx, [(row, end.taken.received.lease.queue, end.settlement, end.entry) for end, row in current])
-    closed = [end.closes_letter for end, _ in current if end.closes_letter and isinstance(end.settlement, settlement.Ack)]
+    acked = (end for end, _ in current if isinstance(end.settlement, settlement.Ack))
+    closed = [end.closes_letter for end in acked if end.closes_letter is not None]
     letters.close_redriven(tx, closed)
     return answers
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import sqlite3
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any, Final, NamedTuple, assert_never
+from typing import Any, Final, NamedTuple
 
 from redrive.core import settlement
 from redrive.core.letters.letter import Attempt, AttemptOutcome
@@ -18,7 +18,7 @@ from redrive.core.ports import Depth, Lease, Outgoing, Received, Settle
 from redrive.core.text import clean
 from redrive.core.units import Millis, UnixMs
 from redrive.sqlite import statements as sql
-from redrive.sqlite.rows import MESSAGE_COLUMNS, attempt_from, attempt_text, message_from, message_row
+from redrive.sqlite.rows import attempt_from, attempt_text, message_from, message_row
 from redrive.sqlite.values import insert_rows, numbers, text_in, text_out
 from redrive.sqlite.writer import Tx
 
@@ -146,9 +146,8 @@ def lease(
     for place, row in enumerate(head.rows):
         seq, priority, due_at, starts, token, entries = row[:6]
         attempt, claim_id = (starts + 1, None) if held is None else held[place]
-        leased.append(
-            (seq, head.queue_id, priority, due_at, starts + 1, token + 1, entries, attempt, claim_id, tx.now, until, holder)
-        )
+        counts = (starts + 1, token + 1, entries, attempt)
+        leased.append((seq, head.queue_id, priority, due_at, *counts, claim_id, tx.now, until, holder))
     insert_rows(tx.connection, sql.INSERT_LEASED, leased)
     tx.execute(sql.DELETE_READY_UP_TO, (head.queue_id, *head.rows[-1][1:3], head.rows[-1][0]))
     histories = _histories(tx, [row[0] for row in head.rows if row[5]])
@@ -228,22 +227,18 @@ def move(tx: Tx, ends: Sequence[Move]) -> None:
     entries: list[tuple[int, int, str]] = []
     bodies: list[tuple[int, bytes]] = []
     for row, name, end, entry in ends:
-        match end:
-            case settlement.Ack() | settlement.DeadLetter():
-                removed.append(row)
-                continue
-            case settlement.Retry(due_at=due_at, body=body):
-                starts = row.starts
-                if body is not None:
-                    bodies.append((row.seq, body))
-            case settlement.Requeue(due_at=due_at):
-                starts = row.starts - 1
-            case _ as never:
-                assert_never(never)
+        if isinstance(end, settlement.Ack | settlement.DeadLetter):
+            removed.append(row)
+            continue
+        starts = row.starts
+        if isinstance(end, settlement.Requeue):
+            starts -= 1
+        elif end.body is not None:
+            bodies.append((row.seq, end.body))
         if entry is not None:
             entries.append((row.seq, row.entries, attempt_text(entry)))
         count = row.entries + (entry is not None)
-        waiting.append((row.queue_id, row.priority, due_at, row.seq, starts, row.token, count))
+        waiting.append((row.queue_id, row.priority, end.due_at, row.seq, starts, row.token, count))
         tx.wake(name)
     tx.execute(sql.DELETE_LEASED, (numbers([end[0].seq for end in ends]),))
     _remove(tx, removed)
@@ -321,15 +316,16 @@ def depths(connection: sqlite3.Connection, now: UnixMs) -> list[Depth]:
     return [found[name] for name in sorted(found)]
 
 
-_PEEK: Final = f"""
-SELECT {MESSAGE_COLUMNS.removeprefix("queue_id, ").replace(", ", ", m.").replace("message_id", "m.message_id", 1)}, w.body
+_PEEK: Final = """
+SELECT m.message_id, m.key, m.tenant, m.priority, m.published_at, m.expires_at, m.content_type, m.headers, m.properties,
+  m.body, w.body
 FROM (
-  SELECT * FROM (SELECT 0 AS later, priority, due_at, seq FROM redrive_ready WHERE queue_id = :id
-    ORDER BY priority, due_at, seq LIMIT :limit)
-  UNION ALL SELECT * FROM (SELECT 0, priority, due_at, seq FROM redrive_scheduled WHERE queue_id = :id AND due_at <= :now
-    ORDER BY due_at, seq LIMIT :limit)
-  UNION ALL SELECT * FROM (SELECT 1, 0, due_at, seq FROM redrive_scheduled WHERE queue_id = :id AND due_at > :now
-    ORDER BY due_at, seq LIMIT :limit)
+  SELECT * FROM (SELECT 0 AS later, priority, due_at, seq FROM redrive_ready
+    WHERE queue_id = :id ORDER BY priority, due_at, seq LIMIT :limit)
+  UNION ALL SELECT * FROM (SELECT 0, priority, due_at, seq FROM redrive_scheduled
+    WHERE queue_id = :id AND due_at <= :now ORDER BY due_at, seq LIMIT :limit)
+  UNION ALL SELECT * FROM (SELECT 1, 0, due_at, seq FROM redrive_scheduled
+    WHERE queue_id = :id AND due_at > :now ORDER BY due_at, seq LIMIT :limit)
 ) p JOIN redrive_message m ON m.seq = p.seq LEFT JOIN redrive_rewritten w ON w.seq = p.seq
 ORDER BY p.later, p.priority, p.due_at, p.seq LIMIT :limit"""
 

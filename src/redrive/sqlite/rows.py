@@ -30,13 +30,9 @@ _encode: Final = json.JSONEncoder(separators=(",", ":")).encode
 
 # ---------------------------------------------------------------------------------------------------- messages
 
-MESSAGE_COLUMNS: Final = (
-    "queue_id, message_id, key, tenant, priority, published_at, expires_at, content_type, headers, properties, body"
-)
-
 
 def message_row(queue_id: int, message: Message) -> tuple[Any, ...]:
-    """One row of redrive_message; its body is the message as first published."""
+    """One row for INSERT_MESSAGES; its body is the message as first published."""
     headers, properties = message.headers, message.properties
     return (
         queue_id,
@@ -55,9 +51,8 @@ def message_row(queue_id: int, message: Message) -> tuple[Any, ...]:
 
 def message_from(row: Row, at: int) -> Message:
     """The message whose columns, without queue_id and with the rewritten body last, start at `row[at]`."""
-    (message_id, key, tenant, priority, published_at, expires_at, content_type, headers, properties, body, rewritten) = (
-        row[at : at + 11]
-    )
+    message_id, key, tenant, priority, published_at, expires_at, content_type = row[at : at + 7]
+    headers, properties, body, rewritten = row[at + 7 : at + 11]
     return Message(
         id=message_id if type(message_id) is str else text_out(message_id),
         key=text_or_none_out(key),

@@ -55,20 +55,25 @@ def where(connection: sqlite3.Connection, selection: Selection) -> tuple[str, li
     found = _Where()
     if selection.ids:
         found.add("id", "IN (SELECT value FROM json_each(?))", json.dumps(selection.ids))
-    for column, value in (
-        ("key", selection.key),
-        ("fingerprint", selection.fingerprint),
-        ("error_code", selection.error_code),
-        ("tenant", selection.tenant),
-        ("reason_code", selection.reason_code),
-    ):
-        if value is not None:
-            found.add(column, "= ?", text_in(value))
+    # Most telling first: the first one given leads.
+    for column in ("key", "fingerprint", "error_code", "tenant", "reason_code"):
+        _add_equal(found, column, getattr(selection, column))
     if selection.queue is not None:
         _add_queue(connection, found, selection.queue)
     if selection.states:
         _add_states(found, selection)
-    for column, value in (("error_type", selection.error_type), ("message_type", selection.message_type)):
+    _add_filters(found, selection)
+    return found.text, found.values
+
+
+def _add_equal(found: _Where, column: str, value: str | None) -> None:
+    if value is not None:
+        found.add(column, "= ?", text_in(value))
+
+
+def _add_filters(found: _Where, selection: Selection) -> None:
+    for column in ("error_type", "message_type"):
+        value = getattr(selection, column)
         if value is not None:
             found.filter(f"{column} = ?", text_in(value))
     if selection.since is not None:
@@ -77,7 +82,6 @@ def where(connection: sqlite3.Connection, selection: Selection) -> tuple[str, li
         found.filter("dead_lettered_at < ?", selection.until)
     if selection.text is not None:
         found.filter("redrive_contains(reason_text, message_id, key, ?)", text_in(selection.text))
-    return found.text, found.values
 
 
 def _add_queue(connection: sqlite3.Connection, found: _Where, queue: str) -> None:
@@ -136,9 +140,7 @@ def find(connection: sqlite3.Connection, selection: Selection, *, limit: int, cu
     found = list(walk(connection, selection, after=after, up_to=None, limit=limit + 1))
     page = found[:limit]
     is_more = len(found) > limit and page
-    return Page(
-        letters=tuple(letter for _, letter in page), cursor="{}-{}".format(*page[-1][0]) if is_more else None
-    )
+    return Page(letters=tuple(letter for _, letter in page), cursor="{}-{}".format(*page[-1][0]) if is_more else None)
 
 
 def _place_of(cursor: str) -> Place:

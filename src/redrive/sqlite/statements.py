@@ -36,17 +36,27 @@ NEXT_LEASE_END: Final = "SELECT min(lease_until) FROM redrive_leased WHERE queue
 NEXT_DUE: Final = "SELECT min(due_at) FROM redrive_scheduled WHERE queue_id = ?"
 HAS_READY: Final = "SELECT 1 FROM redrive_ready WHERE queue_id = ? LIMIT 1"
 
+_TO_READY: Final = (
+    "INSERT INTO redrive_ready (queue_id, priority, due_at, seq, starts, token, entries) SELECT queue_id, "
+)
 RESCUE: Final = (
-    "INSERT INTO redrive_attempt (seq, position, entry) SELECT seq, entries, json_object('attempt', attempt, 'outcome', "
-    "'interrupted', 'at', started_at, 'worker', worker) FROM redrive_leased WHERE queue_id = ? AND lease_until <= ?",
-    "INSERT INTO redrive_ready (queue_id, priority, due_at, seq, starts, token, entries) SELECT queue_id, priority, due_at, "
-    "seq, starts, token, entries + 1 FROM redrive_leased WHERE queue_id = ? AND lease_until <= ?",
+    (
+        "INSERT INTO redrive_attempt (seq, position, entry) SELECT seq, entries, json_object('attempt', attempt, "
+        "'outcome', 'interrupted', 'at', started_at, 'worker', worker) "
+        "FROM redrive_leased WHERE queue_id = ? AND lease_until <= ?"
+    ),
+    (
+        f"{_TO_READY}priority, due_at, seq, starts, token, entries + 1 "
+        "FROM redrive_leased WHERE queue_id = ? AND lease_until <= ?"
+    ),
     "DELETE FROM redrive_leased WHERE queue_id = ? AND lease_until <= ?",
 )
 """(queue_id, now) each: leases that ended count a lost start, told in the history, and are ready again."""
 PROMOTE: Final = (
-    "INSERT INTO redrive_ready (queue_id, priority, due_at, seq, starts, token, entries) SELECT queue_id, priority, due_at, "
-    "seq, starts, token, entries FROM redrive_scheduled WHERE queue_id = ? AND due_at <= ?",
+    (
+        f"{_TO_READY}priority, due_at, seq, starts, token, entries "
+        "FROM redrive_scheduled WHERE queue_id = ? AND due_at <= ?"
+    ),
     "DELETE FROM redrive_scheduled WHERE queue_id = ? AND due_at <= ?",
 )
 """(queue_id, now) each: what is due becomes ready."""
@@ -69,9 +79,7 @@ INSERT_LEASED: Final = (
     "INSERT INTO redrive_leased (seq, queue_id, priority, due_at, starts, token, entries, attempt, claim_id, "
     "started_at, lease_until, worker)"
 )
-DELETE_READY_UP_TO: Final = (
-    "DELETE FROM redrive_ready WHERE queue_id = ? AND (priority, due_at, seq) <= (?, ?, ?)"
-)
+DELETE_READY_UP_TO: Final = "DELETE FROM redrive_ready WHERE queue_id = ? AND (priority, due_at, seq) <= (?, ?, ?)"
 NEW_CLAIMS: Final = (
     "INSERT INTO redrive_claim (queue_id, key, state, attempts, cycle, token, owner, lease_until, updated_at) "
     "SELECT m.queue_id, m.key, 1, 1, 0, 1, ?, ?, ? FROM json_each(?) j CROSS JOIN redrive_message m ON m.seq = j.value"

@@ -33,9 +33,7 @@ def insert_rows(connection: sqlite3.Connection, head: str, rows: Sequence[Sequen
     most = min(ROWS_PER_STEP, MAX_VARIABLES // width)
     while left:
         size = min(1 << (left.bit_length() - 1), most)
-        connection.execute(
-            _insert_statement(head, width, size), list(chain.from_iterable(rows[start : start + size]))
-        )
+        connection.execute(_insert_statement(head, width, size), list(chain.from_iterable(rows[start : start + size])))
         start, left = start + size, left - size
 
 
