@@ -21,7 +21,8 @@ from redrive.core.ports import AuditEntry, LetterStats, LetterSummary, Page, Pub
 from redrive.core.redrive import JOB_TRANSITIONS, Item, ItemState, Job, JobEvent, JobOptions, JobState, refusal
 from redrive.core.units import Millis, UnixMs
 from redrive.errors import ConfigurationError, NotFoundError, TransitionError, UnsupportedError
-from redrive.runtime.app import Redrive
+from redrive.runtime.app import Redrive, check_file, masked, restore_file
+from redrive.runtime.backend import FileReport
 from redrive.runtime.redriver import OnProgress, Redriver, Returned, came_back
 
 PAGE: Final = 500
@@ -435,6 +436,35 @@ class Service:
             error_text=job.error,
             actor=actor,
         )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Restored:
+    """A backup in the place of the broker's file, or (dry run) what it would be. `kept`: the file that was there."""
+
+    source: Path
+    broker: str
+    report: FileReport
+    kept: Path | None
+    is_dry_run: bool
+
+
+def verify_file(path: Path) -> FileReport:
+    """Whether a storage file or a backup is sound. Raises `NotFoundError`, `StorageCorruptError`,
+    `SchemaTooNewError`.
+    """
+    if not path.is_file():
+        raise NotFoundError(f'There is no file "{path}".')
+    return check_file(path)
+
+
+def restore_backup(url: str, source: Path, *, replace: bool, dry_run: bool) -> Restored:
+    """Put a backup in the place of the broker's file, which nobody may have open. Raises as `restore_file`."""
+    report = verify_file(source)
+    if report.problems:
+        raise ConfigurationError(f'"{source}" is not sound: {report.problems[0]}. Nothing was changed.')
+    kept = None if dry_run else restore_file(url, source, replace=replace)
+    return Restored(source=source, broker=masked(url), report=report, kept=kept, is_dry_run=dry_run)
 
 
 _RUNNABLE: Final = frozenset({JobState.STAGED, JobState.RUNNING})

@@ -16,7 +16,7 @@ from redrive.core.ports import AuditEntry, LetterStats, LetterSummary, Page
 from redrive.core.redrive import Job
 from redrive.core.units import UnixMs, rfc3339
 from redrive.core.wire import body_document, message_document, options_document, selection_document
-from redrive.service import Group, JobView, LetterView, Plan, QueueView, Receipt, ReviewResult, Skip
+from redrive.service import Group, JobView, LetterView, Plan, QueueView, Receipt, Restored, ReviewResult, Skip
 
 Document: TypeAlias = dict[str, Any]
 
@@ -233,6 +233,19 @@ def receipt_document(receipt: Receipt) -> Document:
         "published": receipt.published,
         "duplicates": receipt.duplicates,
         "conflicts": receipt.conflicts,
+    }
+
+
+def restored_document(restored: Restored) -> Document:
+    """What a restore put in place."""
+    return {
+        "dry_run": restored.is_dry_run,
+        "source": str(restored.source),
+        "broker": restored.broker,
+        "messages": restored.report.messages,
+        "letters": restored.report.letters,
+        "schema_version": restored.report.schema_version,
+        "kept": None if restored.kept is None else str(restored.kept),
     }
 
 

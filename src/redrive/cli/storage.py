@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import time
 from pathlib import Path
 from typing import Annotated
@@ -10,7 +9,7 @@ from typing import Annotated
 import typer
 
 from redrive.cli import options as o
-from redrive.cli.output import ago, note, print_json, say, table
+from redrive.cli.output import ago, note, plural, print_json, say, table
 from redrive.cli.prompts import confirm
 from redrive.cli.target import find_app, on_service
 
@@ -79,18 +78,21 @@ def restore(
     \b
       redrive restore nightly.db --broker sqlite:///orders.db --dry-run
     """
+    from redrive.runtime.app import masked
     from redrive.service import restore_backup
     from redrive.views import restored_document
 
-    found = find_app(app, broker, may_create=True)
+    url = find_app(app, broker, may_create=True).settings.broker
     if not dry_run:
-        confirm(f"Put {source} in the place of {found.settings.broker}?", yes=yes)
-    result = asyncio.run(restore_backup(found, source, overwrite=overwrite, dry_run=dry_run))
+        confirm(f"Put {source} in the place of {masked(url)}?", yes=yes)
+    result = restore_backup(url, source, replace=overwrite, dry_run=dry_run)
     if is_json:
         print_json(restored_document(result))
-    elif dry_run:
-        say(f"{result.source} is whole. It would become {result.target}. Nothing was changed.")
-    else:
-        say(f"{result.target} now holds what {result.source} holds.")
-        if result.kept is not None:
-            say(f"The file that was there is kept as {result.kept}.")
+        return
+    held = f"{plural(result.report.messages, 'message')}, {plural(result.report.letters, 'letter')}"
+    if dry_run:
+        say(f"{source} is sound ({held}) and would become {result.broker}. Nothing was changed.")
+        return
+    say(f"{result.broker} now holds what {source} holds: {held}.")
+    if result.kept is not None:
+        say(f"The file that was there is kept as {result.kept}.")

@@ -10,8 +10,10 @@ Nothing is opened when a module with an app is imported; `async with app` (or `o
 
 from __future__ import annotations
 
+import asyncio
 import dataclasses
 from collections.abc import Awaitable, Callable, Mapping, Sequence
+from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 from urllib.parse import unquote, urlsplit
@@ -22,8 +24,8 @@ from redrive.core.policy.flow import BreakerPolicy, RateSpec
 from redrive.core.policy.retry import Retry
 from redrive.core.ports import Clock, Outgoing, Published
 from redrive.core.units import Duration
-from redrive.errors import ConfigurationError, MissingExtraError
-from redrive.runtime.backend import Backend
+from redrive.errors import ConfigurationError, MissingExtraError, UnsupportedError
+from redrive.runtime.backend import Backend, FileReport
 from redrive.runtime.clock import SystemClock
 from redrive.runtime.consumer import DEFAULT, Consumer, Default, make_consumer
 from redrive.runtime.events import Events
@@ -318,6 +320,7 @@ def masked(url: str) -> str:
 def _sqlite(url: str, clock: Clock, settings: Settings) -> Backend:
     from redrive.sqlite import SqliteFile, SqliteLedger  # noqa: PLC0415 - loaded only where used
     from redrive.brokers.sqlite import SqliteBroker  # noqa: PLC0415
+    from redrive.sqlite.backup import backup  # noqa: PLC0415
     from redrive.stores.sqlite import SqliteClaimStore, SqliteJobStore, SqliteLetterStore  # noqa: PLC0415
 
     file = SqliteFile(
@@ -330,7 +333,37 @@ def _sqlite(url: str, clock: Clock, settings: Settings) -> Backend:
         claims=SqliteClaimStore(file),
         letters=SqliteLetterStore(file),
         jobs=SqliteJobStore(file),
+        backup=lambda target: asyncio.to_thread(backup, file.path, target),
     )
+
+
+def check_file(path: Path) -> FileReport:
+    """Whether a storage file, or a backup of one, is sound. Raises `StorageCorruptError` where it cannot be read at
+    all, `SchemaTooNewError` where a newer redrive wrote it.
+    """
+    from redrive.sqlite.backup import check  # noqa: PLC0415 - loaded only where used
+
+    found = check(path)
+    return FileReport(
+        path=found.path,
+        schema_version=found.schema_version,
+        messages=found.messages,
+        letters=found.letters,
+        problems=found.problems,
+    )
+
+
+def restore_file(url: str, source: Path, *, replace: bool) -> Path | None:
+    """Put a backup in the place of the file `url` names; where the old one is kept, None where there was none.
+
+    Raises `UnsupportedError` where the broker is no file, `ConfigurationError` where the file exists and `replace` is
+    not given or the backup is not sound, `BrokerUnavailableError` while a process has the file open.
+    """
+    from redrive.sqlite.backup import restore  # noqa: PLC0415 - loaded only where used
+
+    if urlsplit(url).scheme != "sqlite":
+        raise UnsupportedError(f'"{masked(url)}" is not a file redrive can restore. Nothing was changed.')
+    return restore(source, sqlite_path(url), replace=replace)
 
 
 def sqlite_path(url: str) -> str:

@@ -10,6 +10,17 @@ from redrive.core.ports import Broker, ClaimStore, Features, JobStore, Ledger, L
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class FileReport:
+    """What a check of a storage file found. `problems` is empty for a sound one."""
+
+    path: Path
+    schema_version: int
+    messages: int
+    letters: int
+    problems: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Backend:
     """What stands behind one URL. `url` has its credentials masked. The ledger opens and closes the others.
 
