@@ -52,7 +52,9 @@ JSON = st.recursive(
 )
 
 
-@given(st.dictionaries(st.text() | st.just("n"), JSON, max_size=5), st.integers(1, 10**6), st.sampled_from([None, 1, "\t"]))
+@given(
+    st.dictionaries(st.text() | st.just("n"), JSON, max_size=5), st.integers(1, 10**6), st.sampled_from([None, 1, "\t"])
+)
 def test_readers_see_the_new_number_and_everything_else_as_before(
     document: dict[str, Any], attempt: int, indent: int | str | None
 ) -> None:

@@ -10,7 +10,9 @@ from redrive.core.signals import DeadLetter, Requeue, RetryLater, Signal
 from redrive.errors import ConfigurationError
 
 
-@pytest.mark.parametrize("signal", [RetryLater("30s"), RetryLater(), DeadLetter("bad", "BAD"), Requeue("1s"), Requeue()])
+@pytest.mark.parametrize(
+    "signal", [RetryLater("30s"), RetryLater(), DeadLetter("bad", "BAD"), Requeue("1s"), Requeue()]
+)
 def test_a_signal_survives_pickling_whole(signal: Signal) -> None:
     copy = pickle.loads(pickle.dumps(signal))  # noqa: S301 - our own bytes
 
@@ -32,6 +34,6 @@ def test_a_dead_letter_without_a_reason_still_has_a_text() -> None:
 
 
 @pytest.mark.parametrize("kind", [RetryLater, Requeue])
-def test_a_signal_with_a_delay_that_is_none_is_refused(kind: type[RetryLater] | type[Requeue]) -> None:
+def test_a_signal_with_a_delay_that_is_none_is_refused(kind: type[RetryLater | Requeue]) -> None:
     with pytest.raises(ConfigurationError, match=f"{kind.__name__} delay"):
         kind("soon")

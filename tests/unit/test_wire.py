@@ -66,7 +66,9 @@ SCALARS = (
 )  # fmt: skip
 VALUES = st.recursive(
     SCALARS,
-    lambda inner: st.lists(inner, max_size=4) | st.dictionaries(TEXT | st.sampled_from(["$bytes", "$$"]), inner, max_size=4),
+    lambda inner: (
+        st.lists(inner, max_size=4) | st.dictionaries(TEXT | st.sampled_from(["$bytes", "$$"]), inner, max_size=4)
+    ),
     max_leaves=8,
 )
 HEADERS = st.dictionaries(TEXT | st.sampled_from(["$time", "$bytes"]), VALUES, max_size=4)
@@ -130,7 +132,9 @@ def test_a_float_that_json_lacks_keeps_its_kind(number: float) -> None:
 
 
 @pytest.mark.parametrize(
-    "number", [2**53, 2**53 + 1, -(2**63), 2**64, 10**5_000, -(10**5_000)], ids=lambda number: f"{number.bit_length()} bits"
+    "number",
+    [2**53, 2**53 + 1, -(2**63), 2**64, 10**5_000, -(10**5_000)],
+    ids=lambda number: f"{number.bit_length()} bits",
 )
 def test_an_integer_is_exact_whatever_its_size(number: int) -> None:
     assert number == untagged(json.loads(json.dumps(tagged(number))))
@@ -146,7 +150,15 @@ def test_a_kind_no_broker_carries_is_refused(kind: Any) -> None:
 
 @pytest.mark.parametrize(
     "document",
-    [{"$nothing": 1}, {"$bytes": "%"}, {"$bytes": 1}, {"$time": "noon"}, {"$decimal": "x"}, {"$float": []}, {"$int": "1.5"}],
+    [
+        {"$nothing": 1},
+        {"$bytes": "%"},
+        {"$bytes": 1},
+        {"$time": "noon"},
+        {"$decimal": "x"},
+        {"$float": []},
+        {"$int": "1.5"},
+    ],
 )
 def test_a_tag_that_says_nothing_is_refused(document: Any) -> None:
     with pytest.raises(InvalidMessageError):
@@ -300,7 +312,9 @@ def test_a_document_of_a_newer_schema_is_refused_and_says_what_helps() -> None:
         message_from_document({**message_document(Message(id="m", body=b"x")), "schema": 2})
 
 
-@pytest.mark.parametrize("document", [{}, {"id": "x"}, {"id": "x", "body": 5}, {"id": "x", "body": {"$time": "2023-01-01"}}])
+@pytest.mark.parametrize(
+    "document", [{}, {"id": "x"}, {"id": "x", "body": 5}, {"id": "x", "body": {"$time": "2023-01-01"}}]
+)
 def test_what_is_no_message_is_refused_and_called_so(document: Any) -> None:
     with pytest.raises(InvalidMessageError):
         message_from_document(document)

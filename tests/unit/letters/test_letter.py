@@ -14,9 +14,7 @@ PARTS = st.tuples(
 
 def id_of(parts: tuple[str, str | None, int, str, str, int]) -> str:
     queue, key, cycle, message_id, position, published_at = parts
-    return letter_id(
-        queue, key=key, cycle=cycle, message_id=message_id, position=position, published_at=published_at
-    )
+    return letter_id(queue, key=key, cycle=cycle, message_id=message_id, position=position, published_at=published_at)
 
 
 def meaning(parts: tuple[str, str | None, int, str, str, int]) -> tuple[object, ...]:

@@ -34,7 +34,9 @@ def test_every_pair_of_state_and_event_is_as_the_document_has_it(state: ReviewSt
 
 
 @pytest.mark.parametrize(("start", "to"), list(itertools.product(ReviewState, ReviewState)))
-def test_every_wish_comes_down_to_legal_steps_or_is_refused_with_the_reason(start: ReviewState, to: ReviewState) -> None:
+def test_every_wish_comes_down_to_legal_steps_or_is_refused_with_the_reason(
+    start: ReviewState, to: ReviewState
+) -> None:
     found = moves(start, to)
 
     if (start, to) in STEPS:

@@ -71,8 +71,10 @@ def parse_retry_after(value: str | bytes | float | None, now: UnixMs) -> Millis 
 
     A date in the past is 0. Nothing is longer than ten years.
     """
-    text = value.decode("latin-1") if isinstance(value, bytes) else str(value or 0) if value is not None else ""
-    text = text.strip()[:_MAX_TEXT]
+    if value is None:
+        return None
+    # Cut before anything else: nothing that long is a date, and digits beyond it make it ten years already.
+    text = (value.decode("latin-1") if isinstance(value, bytes) else str(value))[:_MAX_TEXT].strip()
     if _SECONDS.fullmatch(text):
         return MAX_DELAY_MS if len(text.lstrip("0")) > _MAX_SECONDS_DIGITS else min(int(text) * 1_000, MAX_DELAY_MS)
     for form in _DATES:
