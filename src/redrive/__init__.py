@@ -8,29 +8,35 @@
     async def charge(order: dict) -> None: ...
 
 Everything a user needs is here; what is not here may change.
+
+A name is loaded when it is first used: the command line starts without the worker, a publisher without the rest.
 """
 
-from redrive.core.message import Message
-from redrive.core.policy.backoff import Decorrelated, Exponential, Fixed, Tiers
-from redrive.core.policy.classify import Rule
-from redrive.core.policy.flow import BreakerPolicy
-from redrive.core.policy.retry import Retry
-from redrive.core.ports import Published
-from redrive.core.signals import DeadLetter, Requeue, RetryLater
-from redrive.errors import (
-    BrokerUnavailableError,
-    ConfigurationError,
-    InvalidMessageError,
-    LeaseLostError,
-    MissingExtraError,
-    NotFoundError,
-    QueueNotFoundError,
-    RedriveError,
-)
-from redrive.runtime.app import Redrive
-from redrive.runtime.delivery import Delivery
-from redrive.runtime.settings import Settings
-from redrive.runtime.worker import Worker
+from importlib import import_module
+from typing import TYPE_CHECKING, Any, Final
+
+if TYPE_CHECKING:
+    from redrive.core.message import Message
+    from redrive.core.policy.backoff import Decorrelated, Exponential, Fixed, Tiers
+    from redrive.core.policy.classify import Rule
+    from redrive.core.policy.flow import BreakerPolicy
+    from redrive.core.policy.retry import Retry
+    from redrive.core.ports import Published
+    from redrive.core.signals import DeadLetter, Requeue, RetryLater
+    from redrive.errors import (
+        BrokerUnavailableError,
+        ConfigurationError,
+        InvalidMessageError,
+        LeaseLostError,
+        MissingExtraError,
+        NotFoundError,
+        QueueNotFoundError,
+        RedriveError,
+    )
+    from redrive.runtime.app import Redrive
+    from redrive.runtime.delivery import Delivery
+    from redrive.runtime.settings import Settings
+    from redrive.runtime.worker import Worker
 
 __all__ = [
     "BreakerPolicy",
@@ -58,3 +64,42 @@ __all__ = [
     "Tiers",
     "Worker",
 ]
+
+_WHERE: Final = {
+    "BreakerPolicy": "redrive.core.policy.flow",
+    "BrokerUnavailableError": "redrive.errors",
+    "ConfigurationError": "redrive.errors",
+    "DeadLetter": "redrive.core.signals",
+    "Decorrelated": "redrive.core.policy.backoff",
+    "Delivery": "redrive.runtime.delivery",
+    "Exponential": "redrive.core.policy.backoff",
+    "Fixed": "redrive.core.policy.backoff",
+    "InvalidMessageError": "redrive.errors",
+    "LeaseLostError": "redrive.errors",
+    "Message": "redrive.core.message",
+    "MissingExtraError": "redrive.errors",
+    "NotFoundError": "redrive.errors",
+    "Published": "redrive.core.ports",
+    "QueueNotFoundError": "redrive.errors",
+    "Redrive": "redrive.runtime.app",
+    "RedriveError": "redrive.errors",
+    "Requeue": "redrive.core.signals",
+    "Retry": "redrive.core.policy.retry",
+    "RetryLater": "redrive.core.signals",
+    "Rule": "redrive.core.policy.classify",
+    "Settings": "redrive.runtime.settings",
+    "Tiers": "redrive.core.policy.backoff",
+    "Worker": "redrive.runtime.worker",
+}
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _WHERE:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    value = getattr(import_module(_WHERE[name]), name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return __all__
