@@ -6,5 +6,25 @@
 from redrive.brokers.memory import MemoryBroker
 from redrive.stores.memory import MemoryClaimStore, MemoryJobStore, MemoryLetterStore
 from redrive.testing.clock import FakeClock
+from redrive.testing.faults import (
+    Faults,
+    FaultyBroker,
+    FaultyClaimStore,
+    FaultyJobStore,
+    FaultyLetterStore,
+    Killed,
+)
 
-__all__ = ["FakeClock", "MemoryBroker", "MemoryClaimStore", "MemoryJobStore", "MemoryLetterStore"]
+__all__ = [
+    "FakeClock",
+    "Faults",
+    "FaultyBroker",
+    "FaultyClaimStore",
+    "FaultyJobStore",
+    "FaultyLetterStore",
+    "Killed",
+    "MemoryBroker",
+    "MemoryClaimStore",
+    "MemoryJobStore",
+    "MemoryLetterStore",
+]

@@ -361,7 +361,7 @@ class ClaimStoreContract(Contract):
         assert before == await self.record(claims)
 
     async def test_registering_after_a_dead_letter_starts_a_new_cycle(self, claims: ClaimStore) -> None:
-        await self.bring_to(claims, ClaimState.DEAD_LETTERED)
+        last = await self.bring_to(claims, ClaimState.DEAD_LETTERED)
 
         (answer,) = await claims.register([Registration(queue=QUEUE, key=KEY, digest=FIRST_DIGEST)])
 
@@ -370,6 +370,7 @@ class ClaimStoreContract(Contract):
         assert (ClaimState.RECEIVED, 0, 1) == (record.state, record.attempts, record.cycle)
         claimed = await self.acquire(claims)
         assert (1, 1) == (claimed.attempts, claimed.cycle)
+        assert claimed.ref.token > last.token
 
     async def test_an_expired_record_is_registered_anew(self, claims: ClaimStore, clock: Clock) -> None:
         ref = (await self.acquire(claims)).ref
@@ -379,7 +380,10 @@ class ClaimStoreContract(Contract):
         (answer,) = await claims.register([Registration(queue=QUEUE, key=KEY)])
 
         assert Published() == answer
-        assert 1 == (await self.acquire(claims)).attempts
+        claimed = await self.acquire(claims)
+        assert 1 == claimed.attempts
+        # Whoever held it before the record expired may still try to end it.
+        assert claimed.ref.token > ref.token
 
     async def test_of_fifty_registrations_at_one_moment_one_is_new(self, claims: ClaimStore) -> None:
         given = Registration(queue=QUEUE, key=KEY, digest=FIRST_DIGEST)

@@ -431,6 +431,27 @@ class LedgerContract(LedgerBase):
         assert [False, True, True] == answers
         assert [True, True] == await parts.ledger.commit([self.end(taken) for taken in kept])
 
+    async def test_a_delivery_whose_claim_passed_on_is_lost_though_its_lease_holds(
+        self, parts: LedgerParts, clock: Clock
+    ) -> None:
+        if not parts.ledger.features.leases:
+            return
+        await parts.ledger.publish([outgoing()])
+        lost = await self.take_one(parts.ledger)
+        parts.broker.renew([lost.received.lease], lease_ms=10 * self.lease_ms)
+        await self.pass_time(clock, self.lease_ms)
+        (verdict,) = await parts.claims.claim([(QUEUE, "m-1")], lease_ms=self.lease_ms, owner="w2")
+        assert isinstance(verdict, Acquired)
+
+        renewed = parts.ledger.renew([lost], lease_ms=self.lease_ms)
+        committed = [await parts.ledger.commit([self.end(lost, end)]) for end in every_end(clock)]
+
+        assert [False] == renewed
+        assert [[False]] * 4 == committed
+        assert (ClaimState.PROCESSING, "w2") == ((await self.record(parts)).state, (await self.record(parts)).owner)
+        assert (0, 0, 1) == await self.depth(parts)
+        assert (0, 0, 0) == await self.depth(parts, DEAD)
+
     async def test_an_ended_delivery_is_not_renewed(self, parts: LedgerParts, clock: Clock) -> None:
         for number, end in enumerate(every_end(clock)):
             await parts.ledger.publish([outgoing(f"m-{number}")])
