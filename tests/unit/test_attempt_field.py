@@ -16,7 +16,10 @@ from redrive.core.attempt_field import MAX_BODY_BYTES, with_attempt
     ("body", "expected"),
     [
         (b'{"attempt": 1}', b'{"attempt": 2}'),
-        (b'{ "a" : 1.0e5,\n"attempt":1 , "b":[ 9007199254740993 ] }', b'{ "a" : 1.0e5,\n"attempt":2 , "b":[ 9007199254740993 ] }'),
+        (
+            b'{ "a" : 1.0e5,\n"attempt":1 , "b":[ 9007199254740993 ] }',
+            b'{ "a" : 1.0e5,\n"attempt":2 , "b":[ 9007199254740993 ] }',
+        ),
         (b'{"x":{"attempt":7},"attempt":"1"}', b'{"x":{"attempt":7},"attempt":2}'),
         (b"{}", b'{"attempt":2}'),
         (b"{ }", b'{ "attempt":2}'),
@@ -27,7 +30,7 @@ from redrive.core.attempt_field import MAX_BODY_BYTES, with_attempt
         ('{"s":"é\\u0000😀","attempt":{"n":[1]}}'.encode(), '{"s":"é\\u0000😀","attempt":2}'.encode()),
         (b'{"attempt":1,"n":' + b"9" * 5_000 + b"}", b'{"attempt":2,"n":' + b"9" * 5_000 + b"}"),
     ],
-)  # fmt: skip
+)
 def test_only_the_value_changes_and_a_missing_member_is_added(body: bytes, expected: bytes) -> None:
     assert expected == with_attempt(body, "attempt", 2)
 

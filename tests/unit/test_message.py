@@ -4,13 +4,21 @@ from __future__ import annotations
 
 import pytest
 
-from redrive.core.message import Message, idempotency_key, is_broker_header, user_headers
+from redrive.core.message import Headers, Message, idempotency_key, is_broker_header, user_headers
 
 
 @pytest.mark.parametrize(
     ("key", "message_id", "expected"),
-    [("k", "m", "k"), (None, "m", "m"), ("", "m", "m"), ("  ", "m", "m"), (None, None, None), ("", "   ", None), (None, "None", "None")],
-)  # fmt: skip
+    [
+        ("k", "m", "k"),
+        (None, "m", "m"),
+        ("", "m", "m"),
+        ("  ", "m", "m"),
+        (None, None, None),
+        ("", "   ", None),
+        (None, "None", "None"),
+    ],
+)
 def test_a_blank_key_counts_as_absent(key: str | None, message_id: str | None, expected: str | None) -> None:
     assert expected == idempotency_key(key, message_id)
 
@@ -37,6 +45,12 @@ def test_a_users_header_that_starts_with_x_is_not_the_brokers(name: str) -> None
 
 
 def test_user_headers_are_neither_the_brokers_nor_redrives() -> None:
-    headers = {"x-tenant": "t", "x-death": [], "x-redriven-at": "now", "X-Redrive-Letter": "dl", "x-redriver": 1}
+    headers: Headers = {
+        "x-tenant": "t",
+        "x-death": [],
+        "x-redriven-at": "now",
+        "X-Redrive-Letter": "dl",
+        "x-redriver": 1,
+    }
 
     assert {"x-tenant": "t", "x-redriver": 1} == user_headers(headers)

@@ -38,8 +38,14 @@ def test_every_pair_of_state_and_event_is_as_the_document_has_it(state: JobState
 
 
 @pytest.mark.parametrize(
-    ("state", "may"), [(ReviewState.PENDING, True), (ReviewState.REVIEWED, True), (ReviewState.REPLAYED, False), (ReviewState.CLOSED, False)]
-)  # fmt: skip
+    ("state", "may"),
+    [
+        (ReviewState.PENDING, True),
+        (ReviewState.REVIEWED, True),
+        (ReviewState.REPLAYED, False),
+        (ReviewState.CLOSED, False),
+    ],
+)
 def test_only_open_letters_are_sent_and_a_closed_one_must_be_restored_first(state: ReviewState, may: bool) -> None:
     why = refusal(replace(LETTER, state=state), JobOptions(), job_id="job")
 

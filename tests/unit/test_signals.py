@@ -22,11 +22,14 @@ def test_a_signal_survives_pickling_whole(signal: Signal) -> None:
 
 
 def test_a_broad_except_does_not_eat_a_signal() -> None:
-    with pytest.raises(DeadLetter):
+    def handler() -> None:
         try:
             raise DeadLetter("no such order")
         except Exception:  # what a handler writes
             pytest.fail("eaten")
+
+    with pytest.raises(DeadLetter):
+        handler()
 
 
 def test_a_dead_letter_without_a_reason_still_has_a_text() -> None:

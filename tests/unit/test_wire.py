@@ -87,7 +87,7 @@ def same(one: Any, other: Any) -> bool:
     if isinstance(one, Decimal):
         return str(one) == str(other)
     if isinstance(one, datetime):
-        return one == other and one.utcoffset() == other.utcoffset()
+        return bool(one == other and one.utcoffset() == other.utcoffset())
     return bool(one == other)
 
 

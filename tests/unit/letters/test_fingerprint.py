@@ -81,8 +81,13 @@ def test_a_fingerprint_is_the_same_for_ever() -> None:
 def test_queue_type_code_message_and_frame_each_make_another_group() -> None:
     trace = '  File "/app/shop/charge.py", line 3, in charge\n'
     groups = {
-        group(), group(queue="mail"), group(kind="ValueError"), group(code="X"), group("another"), group(traceback=trace),
-    }  # fmt: skip
+        group(),
+        group(queue="mail"),
+        group(kind="ValueError"),
+        group(code="X"),
+        group("another"),
+        group(traceback=trace),
+    }
 
     assert 6 == len(groups)
 
@@ -141,11 +146,29 @@ def test_no_text_whatever_raises_and_the_same_text_is_the_same_group(text: str, 
 
 @pytest.mark.parametrize(
     "hostile",
-    ["a" * 10**6, "1" * 10**6, "a." * 500_000, "'" * 10**6, "/a" * 500_000, "a@" * 500_000, "f:" * 500_000, "-1" * 500_000,
-     "_1" * 500_000, "a_" * 500_000, "://" * 300_000, "a://" * 250_000, " " * 10**6, "1:1:" * 250_000, "0x" * 500_000, "1." * 500_000,
-     "\\a" * 500_000, "a1-" * 300_000, "é" * 10**6],
+    [
+        "a" * 10**6,
+        "1" * 10**6,
+        "a." * 500_000,
+        "'" * 10**6,
+        "/a" * 500_000,
+        "a@" * 500_000,
+        "f:" * 500_000,
+        "-1" * 500_000,
+        "_1" * 500_000,
+        "a_" * 500_000,
+        "://" * 300_000,
+        "a://" * 250_000,
+        " " * 10**6,
+        "1:1:" * 250_000,
+        "0x" * 500_000,
+        "1." * 500_000,
+        "\\a" * 500_000,
+        "a1-" * 300_000,
+        "é" * 10**6,
+    ],
     ids=lambda text: text[:6],
-)  # fmt: skip
+)
 def test_a_hostile_text_costs_a_bounded_time(hostile: str) -> None:
     began = time.perf_counter()
 

@@ -8,8 +8,13 @@ from hypothesis import strategies as st
 from redrive.core.letters.letter import letter_id
 
 PARTS = st.tuples(
-    st.text(st.characters()), st.none() | st.text(st.characters()), st.integers(0, 9), st.text(), st.text(), st.integers(0, 99)
-)  # fmt: skip
+    st.text(st.characters()),
+    st.none() | st.text(st.characters()),
+    st.integers(0, 9),
+    st.text(),
+    st.text(),
+    st.integers(0, 99),
+)
 
 
 def id_of(parts: tuple[str, str | None, int, str, str, int]) -> str:

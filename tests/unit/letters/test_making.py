@@ -27,10 +27,18 @@ FAILURE = Failure(kind=FailureKind.TRANSIENT, code="TIMEOUT", text="order 7: tim
 
 def a_letter(message: Message = MESSAGE, **more: Any) -> Letter:
     given: dict[str, Any] = {
-        "system": "shop", "queue": "orders", "dead_letter_queue": "orders.dead", "attempt": 2, "history": HISTORY, "now": NOW,
+        "system": "shop",
+        "queue": "orders",
+        "dead_letter_queue": "orders.dead",
+        "attempt": 2,
+        "history": HISTORY,
+        "now": NOW,
         "reason": Reason(code="DOWNSTREAM_TIMEOUT_EXHAUSTED", text="order 7: timed out (attempt 2 of 2)"),
-        "position": "1", "cycle": 0, "failure": FAILURE, **more,
-    }  # fmt: skip
+        "position": "1",
+        "cycle": 0,
+        "failure": FAILURE,
+        **more,
+    }
     return letter_of(message, **given)
 
 

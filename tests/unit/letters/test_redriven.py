@@ -34,24 +34,56 @@ DEATH: Any = {
     "time": datetime(2023, 11, 14, 22, 13, 20, tzinfo=UTC), "original-expiration": "60000",
 }  # fmt: skip
 HEADERS: dict[str, Any] = {
-    "x-death": [DEATH], "x-first-death-queue": "orders", "x-first-death-reason": "rejected", "x-first-death-exchange": "shop",
-    "x-last-death-queue": "orders", "x-delivery-count": 2, "x-acquired-count": 2, "x-tenant": "t1", "n": None, "b": True,
-    "raw": b"\x00\xff", "traceparent": "00-1-2-01",
-}  # fmt: skip
+    "x-death": [DEATH],
+    "x-first-death-queue": "orders",
+    "x-first-death-reason": "rejected",
+    "x-first-death-exchange": "shop",
+    "x-last-death-queue": "orders",
+    "x-delivery-count": 2,
+    "x-acquired-count": 2,
+    "x-tenant": "t1",
+    "n": None,
+    "b": True,
+    "raw": b"\x00\xff",
+    "traceparent": "00-1-2-01",
+}
 MESSAGE = Message(
-    id="m-1", body=b'{"a":1,"attempt":5}', original=b'{"a":1}', content_type="application/json", key="k", tenant="t1", priority=7,
-    published_at=NOW - 600_000, expires_at=NOW - 540_000, headers=HEADERS,
-    properties=Properties(correlation_id="c-1", reply_to="rpc.r", type="order.created.v2", app_id="shop", delivery_mode=2,
-                          timestamp=1_700_000_000, expiration="60000"),
-)  # fmt: skip
+    id="m-1",
+    body=b'{"a":1,"attempt":5}',
+    original=b'{"a":1}',
+    content_type="application/json",
+    key="k",
+    tenant="t1",
+    priority=7,
+    published_at=NOW - 600_000,
+    expires_at=NOW - 540_000,
+    headers=HEADERS,
+    properties=Properties(
+        correlation_id="c-1",
+        reply_to="rpc.r",
+        type="order.created.v2",
+        app_id="shop",
+        delivery_mode=2,
+        timestamp=1_700_000_000,
+        expiration="60000",
+    ),
+)
 
 
 def died(message: Message, *, text: str = "no", now: int = NOW) -> Letter:
     return letter_of(
-        message, system="shop", queue="orders", dead_letter_queue="orders.dead", reason=Reason(code="X", text=text),
-        attempt=5, history=(), now=now, position="1", cycle=0,
+        message,
+        system="shop",
+        queue="orders",
+        dead_letter_queue="orders.dead",
+        reason=Reason(code="X", text=text),
+        attempt=5,
+        history=(),
+        now=now,
+        position="1",
+        cycle=0,
         failure=Failure(kind=FailureKind.PERMANENT, code="X", text=text),
-    )  # fmt: skip
+    )
 
 
 def a_job(actor: str = "ana", **options: Any) -> Job:
@@ -141,7 +173,7 @@ def test_a_second_death_shows_the_new_reason_and_links_to_the_old() -> None:
 
 
 def test_fifty_rounds_do_not_make_the_headers_longer() -> None:
-    message, sizes = MESSAGE, []
+    message, letter, sizes = MESSAGE, died(MESSAGE), []
     for round_ in range(1, 51):
         letter = died(message, now=NOW + round_)
         message = redriven_message(letter, a_job(actor="界" * 10_000), now=NOW + round_)

@@ -129,11 +129,21 @@ def test_a_base_of_zero_is_always_zero() -> None:
 @pytest.mark.parametrize(
     ("spec", "expected"),
     [
-        (None, (1, 1)), ("none", (1, 1)), ("full", (0, 1)), ("equal", (0.5, 1)), ("0..20%", (1, 1.2)), ("10 .. 20 %", (1.1, 1.2)),
-        ("±25%", (0.75, 1.25)), ("+-25%", (0.75, 1.25)), ("+/-25%", (0.75, 1.25)), (0.5, (0.5, 1.5)), (1, (0, 2)), (0, (1, 1)),
+        (None, (1, 1)),
+        ("none", (1, 1)),
+        ("full", (0, 1)),
+        ("equal", (0.5, 1)),
+        ("0..20%", (1, 1.2)),
+        ("10 .. 20 %", (1.1, 1.2)),
+        ("±25%", (0.75, 1.25)),
+        ("+-25%", (0.75, 1.25)),
+        ("+/-25%", (0.75, 1.25)),
+        (0.5, (0.5, 1.5)),
+        (1, (0, 2)),
+        (0, (1, 1)),
         (Jitter(low=0.1, high=3.0), (0.1, 3)),
     ],
-)  # fmt: skip
+)
 def test_a_jitter_is_an_interval_of_the_delay(spec: str | float | None, expected: tuple[float, float]) -> None:
     jitter = parse_jitter(spec)
 
@@ -142,9 +152,26 @@ def test_a_jitter_is_an_interval_of_the_delay(spec: str | float | None, expected
 
 @pytest.mark.parametrize(
     "spec",
-    [-0.1, 1.5, math.nan, math.inf, True, "25%", "±125%", "20..0%", "0..2000%", "-5..5%", "some", "", [], Jitter(low=2, high=1),
-     Jitter(low=-1, high=1), Jitter(low=math.nan, high=1), "٣..٤%"],
-)  # fmt: skip
+    [
+        -0.1,
+        1.5,
+        math.nan,
+        math.inf,
+        True,
+        "25%",
+        "±125%",
+        "20..0%",
+        "0..2000%",
+        "-5..5%",
+        "some",
+        "",
+        [],
+        Jitter(low=2, high=1),
+        Jitter(low=-1, high=1),
+        Jitter(low=math.nan, high=1),
+        "٣..٤%",
+    ],
+)
 def test_what_is_no_jitter_is_refused_with_the_field_named(spec: object) -> None:
     with pytest.raises(ConfigurationError, match="jitter"):
         Exponential("1s", jitter=spec)  # type: ignore[arg-type]
@@ -153,11 +180,19 @@ def test_what_is_no_jitter_is_refused_with_the_field_named(spec: object) -> None
 @pytest.mark.parametrize(
     ("arguments", "field"),
     [
-        ({"factor": math.nan}, "factor"), ({"factor": math.inf}, "factor"), ({"factor": -2}, "factor"), ({"factor": 0}, "factor"),
-        ({"factor": True}, "factor"), ({"factor": "2"}, "factor"), ({"base": -1}, "base"), ({"base": "x"}, "base"),
-        ({"cap": "500ms"}, "cap"), ({"cap": -1}, "cap"), ({"factor": 10**400}, "factor"),
+        ({"factor": math.nan}, "factor"),
+        ({"factor": math.inf}, "factor"),
+        ({"factor": -2}, "factor"),
+        ({"factor": 0}, "factor"),
+        ({"factor": True}, "factor"),
+        ({"factor": "2"}, "factor"),
+        ({"base": -1}, "base"),
+        ({"base": "x"}, "base"),
+        ({"cap": "500ms"}, "cap"),
+        ({"cap": -1}, "cap"),
+        ({"factor": 10**400}, "factor"),
     ],
-)  # fmt: skip
+)
 def test_a_wrong_setting_is_refused_with_the_field_named(arguments: dict[str, object], field: str) -> None:
     with pytest.raises(ConfigurationError, match=rf"Exponential\.{field}"):
         Exponential(**{"base": "1s", **arguments})  # type: ignore[arg-type]
@@ -182,13 +217,21 @@ BACKOFFS: st.SearchStrategy[Backoff] = st.one_of(
         lambda base, more, factor, jitter, soft: Exponential(
             seconds(base), factor, seconds(min(base + more, MAX_DELAY_MS)), jitter=jitter, cap_before_jitter=soft
         ),
-        DURATIONS_MS, DURATIONS_MS, st.floats(1, 1e308), JITTERS, st.booleans(),
+        DURATIONS_MS,
+        DURATIONS_MS,
+        st.floats(1, 1e308),
+        JITTERS,
+        st.booleans(),
     ),
-    st.builds(lambda delays, jitter: Tiers(*map(seconds, delays), jitter=jitter), st.lists(DURATIONS_MS, min_size=1), JITTERS),
     st.builds(
-        lambda base, more: Decorrelated(seconds(base), seconds(min(base + more, MAX_DELAY_MS))), DURATIONS_MS, DURATIONS_MS
+        lambda delays, jitter: Tiers(*map(seconds, delays), jitter=jitter), st.lists(DURATIONS_MS, min_size=1), JITTERS
     ),
-)  # fmt: skip
+    st.builds(
+        lambda base, more: Decorrelated(seconds(base), seconds(min(base + more, MAX_DELAY_MS))),
+        DURATIONS_MS,
+        DURATIONS_MS,
+    ),
+)
 
 
 @given(BACKOFFS, ATTEMPTS, DRAWS)
@@ -242,7 +285,7 @@ def distance_from_uniform(sample: Sequence[float], low: float, high: float) -> f
 
 N = 4_000
 CRITICAL = 1.95 / math.sqrt(N)
-"""D beyond this has a chance of one in a thousand if the draws are uniform; the seed is fixed, so it does not flicker."""
+"""D beyond this has a chance of one in a thousand if the draws are uniform. The seed is fixed: it does not flicker."""
 
 
 @pytest.mark.parametrize(

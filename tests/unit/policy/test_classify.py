@@ -104,7 +104,7 @@ def test_pythons_own_errors_are_transient_under_their_codes(error: BaseException
     ("act", "code"),
     [
         (lambda: json.loads("{"), "MALFORMED_PAYLOAD"),
-        (lambda: b"\xff".decode(), "MALFORMED_PAYLOAD"),
+        (b"\xff".decode, "MALFORMED_PAYLOAD"),
         (lambda: Order.model_validate({"id": "x"}), "VALIDATION_FAILED"),
         (lambda: msgspec.json.decode(b'{"id": "x"}', type=Item), "VALIDATION_FAILED"),
         (lambda: msgspec.json.decode(b"{"), "MALFORMED_PAYLOAD"),
@@ -273,11 +273,14 @@ def a_mail_error(name: str, **attributes: Any) -> BaseException:
         (a_mail_error("SMTPDataError", smtp_code=451, smtp_error=b"4.7.1 Greylisting"), (TRANSIENT, "SMTP_451")),
         (a_mail_error("SMTPDataError", smtp_code=554, smtp_error=b"5.7.1 no"), (PERMANENT, "SMTP_554")),
         (a_mail_error("SMTPSenderRefused", code=550, message="5.1.8 bad sender"), (PERMANENT, "SMTP_550")),
-        (a_mail_error("SMTPRecipientsRefused", recipients={"a": (550, b"5.1.1 x"), "b": (451, b"y")}), (TRANSIENT, "SMTP_451")),
+        (
+            a_mail_error("SMTPRecipientsRefused", recipients={"a": (550, b"5.1.1 x"), "b": (451, b"y")}),
+            (TRANSIENT, "SMTP_451"),
+        ),
         (a_mail_error("SMTPRecipientsRefused", recipients={"a": (550, b"5.1.1 x")}), (PERMANENT, "SMTP_550")),
         (a_mail_error("SMTPRecipientsRefused", recipients={}), (TRANSIENT, "SMTP_RECIPIENTS_REFUSED")),
     ],
-)  # fmt: skip
+)
 def test_a_mail_servers_reply_decides(error: BaseException, expected: tuple[FailureKind, str]) -> None:
     assert expected == kind_and_code(error)
 
@@ -291,9 +294,23 @@ def test_a_node_style_code_is_known() -> None:
 
 @pytest.mark.parametrize(
     ("status", "kind"),
-    [(400, PERMANENT), (401, PERMANENT), (404, PERMANENT), (408, TRANSIENT), (409, TRANSIENT), (422, PERMANENT), (429, TRANSIENT),
-     (500, TRANSIENT), (501, PERMANENT), (503, TRANSIENT), (504, TRANSIENT), (599, TRANSIENT), (302, TRANSIENT), (0, TRANSIENT)],
-)  # fmt: skip
+    [
+        (400, PERMANENT),
+        (401, PERMANENT),
+        (404, PERMANENT),
+        (408, TRANSIENT),
+        (409, TRANSIENT),
+        (422, PERMANENT),
+        (429, TRANSIENT),
+        (500, TRANSIENT),
+        (501, PERMANENT),
+        (503, TRANSIENT),
+        (504, TRANSIENT),
+        (599, TRANSIENT),
+        (302, TRANSIENT),
+        (0, TRANSIENT),
+    ],
+)
 def test_a_returned_status_is_a_failure_with_its_number(status: int, kind: FailureKind) -> None:
     failure = classify_status(status, now=NOW)
 

@@ -53,9 +53,13 @@ def test_the_handler_runs_max_attempts_times_then_it_is_a_dead_letter(max_attemp
 
 @pytest.mark.parametrize(
     ("code", "reason"),
-    [("TIMEOUT", "DOWNSTREAM_TIMEOUT_EXHAUSTED"), ("ECONNREFUSED", "ECONNREFUSED_EXHAUSTED"), ("HTTP_503", "HTTP_503_EXHAUSTED"),
-     ("WORKER_LOST", "WORKER_LOST")],
-)  # fmt: skip
+    [
+        ("TIMEOUT", "DOWNSTREAM_TIMEOUT_EXHAUSTED"),
+        ("ECONNREFUSED", "ECONNREFUSED_EXHAUSTED"),
+        ("HTTP_503", "HTTP_503_EXHAUSTED"),
+        ("WORKER_LOST", "WORKER_LOST"),
+    ],
+)
 def test_an_exhausted_failure_says_so_in_its_code_and_how_often_in_its_text(code: str, reason: str) -> None:
     decided = outcome(a_failure(code), 5)
 

@@ -19,7 +19,6 @@ from __future__ import annotations
 
 import math
 import re
-import sys
 from dataclasses import dataclass
 from typing import Final, Protocol, TypeAlias, runtime_checkable
 
@@ -242,7 +241,7 @@ def _power(base: float, factor: float, *, exponent: int, ceiling: float) -> floa
 
 
 _LARGEST_EXACT: Final = 2**53
-_LARGEST_FACTOR: Final = sys.float_info.max
+_LARGEST_FACTOR: Final = math.nextafter(math.inf, 0)
 
 
 def _spread(delay: float, jitter: Jitter, u: float, *, limit_ms: Millis) -> Millis:
