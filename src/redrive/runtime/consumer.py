@@ -15,6 +15,7 @@ from redrive.core.policy.flow import DEFAULT_BREAKER, BreakerPolicy, Rate, RateS
 from redrive.core.policy.retry import Retry
 from redrive.core.units import Duration, Millis, duration_ms
 from redrive.errors import ConfigurationError
+from redrive.runtime.decode import Decode, make_decoder
 from redrive.runtime.settings import Settings
 
 LEASE_MIN_MS: Final[Millis] = 300
@@ -55,6 +56,7 @@ class Consumer:
     handler: Callable[..., Any]
     kind: Kind
     payload_type: Any
+    decode: Decode
     wants_delivery: bool
     retry: Retry
     concurrency: int
@@ -114,6 +116,7 @@ def make_consumer(
         handler=handler,
         kind=kind,
         payload_type=payload_type,
+        decode=make_decoder(payload_type, settings, where=where),
         wants_delivery=wants_delivery,
         retry=_retry(retry, where),
         concurrency=_concurrency(concurrency, settings, kind, where),

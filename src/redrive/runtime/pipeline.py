@@ -26,6 +26,7 @@ costs it one attempt, and makes it a suspect, which runs alone the next time (se
 from __future__ import annotations
 
 import asyncio
+import contextvars
 import random
 from collections.abc import Coroutine
 from typing import TYPE_CHECKING, Any, Final
@@ -40,7 +41,7 @@ from redrive.core.signals import Requeue, Signal
 from redrive.core.units import Millis
 from redrive.errors import RedriveError
 from redrive.runtime.consumer import Consumer, Kind
-from redrive.runtime.decode import Undecodable, make_decoder
+from redrive.runtime.decode import Undecodable
 from redrive.runtime.delivery import CancelReason, Delivery
 from redrive.runtime.endings import SHUTDOWN, Ended, Endings, is_hand_back
 from redrive.runtime.gate import Gate
@@ -73,6 +74,8 @@ class Pipeline:
         self.consumer = consumer
         self.ledger = app.backend.ledger
         self.loop = asyncio.get_running_loop()
+        # What a handler sets in its context must reach neither the pump it causes nor the next handler.
+        self.context = contextvars.copy_context()
         self.in_hand: dict[int, Delivery] = {}
         self._clock = app.clock
         self._events = app.events
@@ -80,7 +83,6 @@ class Pipeline:
         self._worker = worker
         self._endings = Endings(consumer, system=app.name, clock=app.clock, worker=worker)
         self._throttle = Throttle(consumer, app.clock, app.events)
-        self._decode = make_decoder(consumer.payload_type, app.settings, where=f'consumer "{consumer.queue}"')
         self._runner = self._make_runner()
         self._take_limit = min(MAX_TAKE, max(1, -(-consumer.concurrency // 2)))
         self._processed: list[Processed] = []
@@ -174,7 +176,7 @@ class Pipeline:
         """Pump at the end of this turn of the loop."""
         if not self._pump_is_scheduled:
             self._pump_is_scheduled = True
-            self.loop.call_soon(self._pump)
+            self.loop.call_soon(self._pump, context=self.context)
 
     def _pump(self) -> None:
         self._pump_is_scheduled = False
@@ -220,7 +222,7 @@ class Pipeline:
         self.schedule_pump()
 
     def _spawn(self, coroutine: Coroutine[Any, Any, None]) -> None:
-        task = self.loop.create_task(coroutine)
+        task = self.loop.create_task(coroutine, context=self.context)
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
 
@@ -314,7 +316,7 @@ class Pipeline:
             self._end(ended)
             return
         try:
-            payload = self._decode(self._shown(delivery))
+            payload = self.consumer.decode(self._shown(delivery))
         except Undecodable as error:
             self._end(self._endings.undecodable(delivery, error, now))
             return
@@ -354,7 +356,7 @@ class Pipeline:
         self._throttle.succeeded()
         if not self._pump_is_scheduled:
             self._pump_is_scheduled = True
-            self.loop.call_soon(self._pump)
+            self.loop.call_soon(self._pump, context=self.context)
 
     def raised(self, delivery: Delivery, error: BaseException) -> None:
         """The handler raised or was stopped; called by the runner."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextvars
 from collections.abc import Coroutine
 from typing import Any, Protocol
 
@@ -10,7 +11,9 @@ from redrive.runtime.delivery import CancelReason, Delivery, Host
 
 
 class RunnerHost(Host, Protocol):
-    """What a runner tells the pipeline; both on the event loop."""
+    """What a runner tells the pipeline; both on the event loop. Every handler runs in its own copy of `context`."""
+
+    context: contextvars.Context
 
     def returned(self, delivery: Delivery, result: Any) -> None:
         """The handler came to its end."""
@@ -47,7 +50,9 @@ class TaskRunner:
         self._monotonic_ms = host.app.clock.monotonic_ms
 
     def start(self, delivery: Delivery, payload: Any) -> None:
-        delivery._running = self._host.loop.create_task(self._run(delivery, payload))
+        delivery._running = self._host.loop.create_task(
+            self._run(delivery, payload), context=self._host.context.copy()
+        )
 
     def cancel(self, delivery: Delivery, reason: CancelReason) -> None:  # noqa: ARG002 - all reasons stop a task alike
         self._host.loop.call_soon_threadsafe(self._cancel, delivery)

@@ -7,7 +7,6 @@ cannot be stopped, only told (`delivery.is_cancelled`, `delivery.cancelled`); it
 from __future__ import annotations
 
 import contextlib
-import contextvars
 import threading
 from collections import deque
 from collections.abc import Callable
@@ -59,7 +58,7 @@ class ThreadRunner:
             delivery._started_ms = monotonic_ms() or 1e-9
             result, error = None, None
             try:
-                result = contextvars.copy_context().run(self._call, delivery, payload)
+                result = self._host.context.copy().run(self._call, delivery, payload)
             except BaseException as raised:  # noqa: BLE001 - whatever a handler raises is its outcome
                 error = raised
             self._report(delivery, result, error)

@@ -1,0 +1,128 @@
+"""Handlers and workers for tests that need processes of their own. Run: python -m tests.runtime.crew URL JOURNAL NAME."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import signal
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+from redrive import DeadLetter, Delivery, Fixed, Redrive, Requeue, Retry, RetryLater
+
+# ------------------------------------------------------------------------------------ handlers with process=True
+
+
+def echo(order: dict[str, Any], delivery: Delivery) -> None:
+    """Answer on another queue."""
+    assert delivery.extend_lease("1m")
+    delivery.publish_sync(
+        "echo", {"n": order["n"], "attempt": delivery.attempt, "pid": os.getpid()},
+        tenant=delivery.tenant, trace_id=delivery.trace_id,
+    )  # fmt: skip
+
+
+def signal_as_told(order: dict[str, Any]) -> None:
+    """Raise what the message says."""
+    match order["raise"]:
+        case "DeadLetter":
+            raise DeadLetter("told so", code="TOLD_SO")
+        case "RetryLater":
+            raise RetryLater("1h")
+        case _:
+            raise Requeue("1h")
+
+
+def die_as_told(order: dict[str, Any]) -> None:
+    """Die of SIGKILL if the message says so."""
+    if order["die"]:
+        os.kill(os.getpid(), signal.SIGKILL)
+
+
+def sleep_long(order: dict[str, Any]) -> None:
+    """Outlive every limit."""
+    time.sleep(60)
+
+
+# ------------------------------------------------------------------------------------ workers as processes
+
+
+def make(name: str, url: str, journal: Path) -> Redrive:
+    """One of the apps below, writing down what it does."""
+    settings = {"durability": "normal", "grace": os.environ.get("CREW_GRACE", "20s")}
+    app = Redrive("crew", broker=url, settings=settings)
+    _APPS[name](app, journal)
+    app.events.subscribe(lambda event: note(journal, event=event.name, pid=os.getpid(), **_plain(event.fields)))
+    return app
+
+
+def note(journal: Path, **fields: Any) -> None:
+    """One JSON line, whole even when many processes write."""
+    handle = os.open(journal, os.O_CREAT | os.O_WRONLY | os.O_APPEND, 0o600)
+    os.write(handle, json.dumps({"at": time.time(), **fields}).encode() + b"\n")
+    os.close(handle)
+
+
+def _plain(fields: Any) -> dict[str, Any]:
+    return {name: value for name, value in fields.items() if isinstance(value, str | int | float | list | None)}
+
+
+def _sleeper(app: Redrive, journal: Path) -> None:
+    """Sleeps on the loop as long as the message says, the first `short` attempts of the fleet apart."""
+
+    @app.consumer("orders", retry=Retry(max_attempts=1), lease="5s")
+    async def handle(order: dict[str, Any], delivery: Delivery) -> None:
+        note(journal, start=order["n"], pid=os.getpid(), attempt=delivery.attempt)
+        await asyncio.sleep(float(os.environ.get("CREW_SLEEP", order.get("s", 0))))
+        note(journal, end=order["n"], pid=os.getpid(), attempt=delivery.attempt)
+
+
+def _thread_sleeper(app: Redrive, journal: Path) -> None:
+    @app.consumer("orders", retry=Retry(max_attempts=1), lease="5s")
+    def handle(order: dict[str, Any], delivery: Delivery) -> None:
+        note(journal, start=order["n"], pid=os.getpid(), attempt=delivery.attempt)
+        time.sleep(float(order["s"]))
+        note(journal, end=order["n"], pid=os.getpid(), attempt=delivery.attempt)
+
+
+def _loop_blocker(app: Redrive, journal: Path) -> None:
+    @app.consumer("orders", retry=Retry(max_attempts=3), lease="1s")
+    async def handle(order: dict[str, Any], delivery: Delivery) -> None:
+        note(journal, start=order["n"], pid=os.getpid(), attempt=delivery.attempt)
+        time.sleep(float(order["s"]))
+        note(journal, end=order["n"], pid=os.getpid(), attempt=delivery.attempt)
+
+
+def _bomb(app: Redrive, journal: Path) -> None:
+    @app.consumer("orders", retry=Retry(max_attempts=3, backoff=Fixed("1ms")), lease="1s")
+    async def handle(order: dict[str, Any], delivery: Delivery) -> None:
+        note(journal, start=order["n"], pid=os.getpid(), attempt=delivery.attempt)
+        if order.get("bomb"):
+            os.kill(os.getpid(), signal.SIGKILL)
+        note(journal, end=order["n"], pid=os.getpid(), attempt=delivery.attempt)
+
+
+def _bank(app: Redrive, journal: Path) -> None:
+    @app.consumer("orders", retry=Retry(max_attempts=50, backoff=Fixed("1ms")), lease="1s")
+    async def handle(order: dict[str, Any], delivery: Delivery) -> None:
+        async with delivery.transaction() as tx:
+            tx.execute("INSERT INTO effects (n) VALUES (?)", (order["n"],))
+            tx.publish("receipts", {"n": order["n"]}, message_id=f"receipt-{order['n']}")
+        note(journal, end=order["n"], pid=os.getpid(), attempt=delivery.attempt)
+
+
+_APPS = {
+    "sleeper": _sleeper,
+    "thread-sleeper": _thread_sleeper,
+    "loop-blocker": _loop_blocker,
+    "bomb": _bomb,
+    "bank": _bank,
+}
+
+
+if __name__ == "__main__":
+    _, the_url, the_journal, the_name = sys.argv
+    sys.exit(make(the_name, the_url, Path(the_journal)).worker(["orders"]).main())
