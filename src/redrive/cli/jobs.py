@@ -10,12 +10,11 @@ import typer
 from redrive.cli import options as o
 from redrive.cli.output import ago, facts, note, plural, print_json, say, span, table
 from redrive.cli.prompts import Bar, confirm
-from redrive.cli.selection import make_selection, refuse_everything
 from redrive.cli.target import on_service
-from redrive.core.redrive import MAX_REDRIVES, Job, JobOptions, JobState
 
 if TYPE_CHECKING:
     from redrive.core.letters.selection import Selection
+    from redrive.core.redrive import Job, JobOptions
     from redrive.service import JobView, Plan, Service
 
 SKIPS_SHOWN = 10
@@ -55,7 +54,7 @@ def redrive(
     ] = False,
     force: Annotated[
         bool,
-        typer.Option("--force", help=f"Also what was redriven {MAX_REDRIVES} times, and what is replayed already."),
+        typer.Option("--force", help="Also what was redriven three times already, and what is replayed."),
     ] = False,
     request_key: Annotated[
         str | None,
@@ -88,6 +87,9 @@ def redrive(
       redrive dlq redrive dl_4f2a8c… dl_77b0d1…           exactly these
       redrive dlq redrive orders --dry-run                what would be sent, what not, and why
     """
+    from redrive.cli.selection import make_selection, refuse_everything
+    from redrive.core.redrive import JobOptions
+
     selection = make_selection(
         targets, queue=queue, state=state, reason=reason, error_code=error_code, error_type=error_type, tenant=tenant,
         key=key, message_type=message_type, group=group, since=since, until=until, text=text, ids=ids,
@@ -154,8 +156,8 @@ def _finish_redrive(result: JobView | Plan, *, dry_run: bool, is_json: bool) -> 
 
 def _exit_as(view: JobView) -> None:
     """1 where not every letter that was asked for went out."""
-    is_waiting = view.job.state is JobState.STAGED
-    if view.missing or view.skipped or (view.job.state is not JobState.DONE and not is_waiting):
+    is_on_its_way = view.job.state in ("done", "staged")
+    if view.missing or view.skipped or not is_on_its_way:
         raise typer.Exit(1)
 
 
@@ -189,11 +191,11 @@ def _show_job(view: JobView, document: dict[str, object], *, is_json: bool) -> N
         return
     job, counts = view.job, view.job.counts
     say(f"Job {job.id} is {job.state}: {plural(counts.sent, 'letter')} sent, {counts.skipped} skipped.")
-    if job.state is JobState.STAGED:
+    if job.state == "staged":
         note(f"A running worker takes it from here. Watch: redrive dlq jobs {job.id}")
     if job.error is not None:
         note(job.error)
-    if job.state in (JobState.FAILED, JobState.ABORTED):
+    if job.state in ("failed", "aborted"):
         note(f"{counts.pending} not sent. Go on: redrive dlq resume {job.id}")
     _print_skips([(skip.letter_id, skip.why) for skip in view.skipped], counts.skipped, view.missing)
     returned = view.returned

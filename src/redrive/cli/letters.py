@@ -10,12 +10,10 @@ import typer
 from redrive.cli import options as o
 from redrive.cli.output import ago, facts, note, plural, print_json, say, table
 from redrive.cli.prompts import Bar, confirm
-from redrive.cli.selection import make_selection, refuse_everything
 from redrive.cli.target import on_service
-from redrive.core.letters.letter import ReviewState
-from redrive.core.letters.selection import OPEN_STATES, Selection
 
 if TYPE_CHECKING:
+    from redrive.core.letters.selection import Selection
     from redrive.core.ports import LetterStats, Page
     from redrive.service import Group, LetterView, ReviewResult, Service
 
@@ -55,6 +53,8 @@ def list_letters(
       redrive dlq list --since 2h --tenant acme --json
       redrive dlq list --state closed --text "no such customer"
     """
+    from redrive.cli.selection import make_selection
+
     selection = make_selection(
         targets, queue=queue, state=state, reason=reason, error_code=error_code, error_type=error_type, tenant=tenant,
         key=key, message_type=message_type, group=group, since=since, until=until, text=text, ids=ids,
@@ -76,6 +76,8 @@ def list_letters(
 
 def _open(selection: Selection) -> Selection:
     from dataclasses import replace
+
+    from redrive.core.letters.selection import OPEN_STATES
 
     return replace(selection, states=OPEN_STATES)
 
@@ -160,6 +162,8 @@ def stats(
       redrive dlq stats                      what is wrong right now
       redrive dlq stats orders --since 1d    what went wrong today
     """
+    from redrive.cli.selection import make_selection
+
     selection = make_selection(
         targets, queue=queue, state=state, reason=reason, error_code=error_code, error_type=error_type, tenant=tenant,
         key=key, message_type=message_type, group=group, since=since, until=until, text=text,
@@ -229,12 +233,14 @@ def review(
       redrive dlq review dl_4f2a8c… --note "bad postcode, told the customer"
       redrive dlq review --group 9c1e… --yes
     """
+    from redrive.cli.selection import make_selection
+
     selection = make_selection(
         targets, queue=queue, state=[o.State.PENDING], reason=reason, error_code=error_code, error_type=error_type,
         tenant=tenant, key=key, message_type=message_type, group=group, since=since, until=until, text=text, ids=ids,
     )  # fmt: skip
     _change(
-        selection, ReviewState.REVIEWED, "review", is_all=is_all, limit=limit, note_text=note_text, actor=actor,
+        selection, "reviewed", "review", is_all=is_all, limit=limit, note_text=note_text, actor=actor,
         yes=yes, dry_run=dry_run, app=app, broker=broker, is_json=is_json,
     )  # fmt: skip
 
@@ -271,12 +277,14 @@ def close(
       redrive dlq close dl_4f2a8c… --note "order was cancelled"
       redrive dlq close orders --reason EXPIRED --dry-run
     """
+    from redrive.cli.selection import make_selection
+
     selection = make_selection(
         targets, queue=queue, state=state, reason=reason, error_code=error_code, error_type=error_type, tenant=tenant,
         key=key, message_type=message_type, group=group, since=since, until=until, text=text, ids=ids,
     )  # fmt: skip
     _change(
-        selection, ReviewState.CLOSED, "close", is_all=is_all, limit=limit, note_text=note_text, actor=actor, yes=yes,
+        selection, "closed", "close", is_all=is_all, limit=limit, note_text=note_text, actor=actor, yes=yes,
         dry_run=dry_run, app=app, broker=broker, is_json=is_json,
     )  # fmt: skip
 
@@ -308,19 +316,21 @@ def restore(
     \b
       redrive dlq restore dl_4f2a8c… --note "closed by mistake"
     """
+    from redrive.cli.selection import make_selection
+
     selection = make_selection(
         targets, queue=queue, state=[o.State.CLOSED], reason=reason, tenant=tenant, key=key, group=group, since=since,
         until=until, text=text, ids=ids,
     )  # fmt: skip
     _change(
-        selection, ReviewState.PENDING, "restore", is_all=is_all, limit=limit, note_text=note_text, actor=actor,
+        selection, "pending", "restore", is_all=is_all, limit=limit, note_text=note_text, actor=actor,
         yes=yes, dry_run=dry_run, app=app, broker=broker, is_json=is_json,
     )  # fmt: skip
 
 
 def _change(
     selection: Selection,
-    to: ReviewState,
+    to: str,
     verb: str,
     *,
     is_all: bool,
@@ -333,6 +343,9 @@ def _change(
     broker: str | None,
     is_json: bool,
 ) -> None:
+    from redrive.cli.selection import refuse_everything
+    from redrive.core.letters.letter import ReviewState
+
     refuse_everything(_without_states(selection), is_all=is_all, verb=verb)
     named = selection
 
@@ -345,7 +358,7 @@ def _change(
         confirm(f"{verb.capitalize()} {plural(count, 'letter')}?", yes=yes or count == 0)
         with Bar(verb, total=count, is_quiet=is_json) as bar:
             return await service.review(
-                wanted, to, actor=o.actor_name(actor), note=note_text, limit=limit, on_count=bar
+                wanted, ReviewState(to), actor=o.actor_name(actor), note=note_text, limit=limit, on_count=bar
             )
 
     result = on_service(app, broker, work)
@@ -363,9 +376,9 @@ def _without_states(selection: Selection) -> Selection:
     return replace(selection, states=frozenset())
 
 
-def _changeable(selection: Selection, to: ReviewState) -> Selection:
+def _changeable(selection: Selection, to: str) -> Selection:
     """By filter only open letters are closed; the other verbs have their state in the filter already."""
-    if to is ReviewState.CLOSED and not selection.states:
+    if to == "closed" and not selection.states:
         return _open(selection)
     return selection
 

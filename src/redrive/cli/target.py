@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import asyncio
 import importlib
 import sys
 import traceback
-from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import asynccontextmanager
+from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, TypeVar
 
@@ -113,23 +111,18 @@ def _check_exists(url: str, *, is_named: bool, may_create: bool) -> None:
         raise ConfigurationError(f'There is no file "{sqlite_path(url)}". Nothing was changed.', hint=WHERE_FROM)
 
 
-@asynccontextmanager
-async def opened(app: Redrive) -> AsyncIterator[Service]:
-    """The service on an app that is open for as long as the block runs."""
-    from redrive.service import Service
-
-    async with app:
-        yield Service(app)
-
-
 def on_service(
     app: str | None, broker: str | None, action: Callable[[Service], Awaitable[Result]], *, may_create: bool = False
 ) -> Result:
     """Open the app, do one thing with its service, close it; returns what the action returned."""
+    import asyncio
+
+    from redrive.service import Service
+
     found = find_app(app, broker, may_create=may_create)
 
     async def work() -> Result:
-        async with opened(found) as service:
-            return await action(service)
+        async with found:
+            return await action(Service(found))
 
     return asyncio.run(work())
