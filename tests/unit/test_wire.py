@@ -67,11 +67,11 @@ SCALARS = (
 VALUES = st.recursive(
     SCALARS,
     lambda inner: (
-        st.lists(inner, max_size=4) | st.dictionaries(TEXT | st.sampled_from(["$bytes", "$$"]), inner, max_size=4)
+        st.lists(inner, max_size=2) | st.dictionaries(TEXT | st.sampled_from(["$bytes", "$$"]), inner, max_size=2)
     ),
-    max_leaves=8,
+    max_leaves=4,
 )
-HEADERS = st.dictionaries(TEXT | st.sampled_from(["$time", "$bytes"]), VALUES, max_size=4)
+HEADERS = st.dictionaries(TEXT | st.sampled_from(["$time", "$bytes"]), VALUES, max_size=3)
 
 
 def same(one: Any, other: Any) -> bool:
@@ -174,9 +174,9 @@ def nested(levels: int) -> Any:
 
 def test_headers_nested_too_deep_are_refused_not_recursed_into() -> None:
     with pytest.raises(InvalidMessageError, match="nested deeper"):
-        check_headers({"h": nested(100_000)})
+        check_headers({"h": nested(5_000)})
     with pytest.raises(InvalidMessageError, match="nested deeper"):
-        headers_json({"h": nested(100_000)})
+        headers_json({"h": nested(5_000)})
     assert check_headers({"h": nested(MAX_HEADER_DEPTH - 1)})
 
 
