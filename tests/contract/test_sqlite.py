@@ -2,21 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Sequence
-from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any
 
 from redrive.brokers.sqlite import SqliteBroker
 from redrive.core.ports import Broker, ClaimStore, Clock, LetterStore
-from redrive.sqlite import SqliteFile, SqliteLedger
+from redrive.sqlite import SqliteFile
 from redrive.stores.sqlite import SqliteClaimStore, SqliteJobStore, SqliteLetterStore
 from redrive.testing.contracts.broker import BrokerContract
 from redrive.testing.contracts.claims import ClaimStoreContract
-from redrive.testing.contracts.forward import ForwardContract
 from redrive.testing.contracts.jobs import JobParts, JobStoreContract
-from redrive.testing.contracts.ledger import LedgerContract, LedgerParts
 from redrive.testing.contracts.letters import LetterStoreContract
 
 
@@ -61,30 +58,3 @@ class TestSqliteJobStore(JobStoreContract):
     async def make(self, clock: Clock) -> AsyncIterator[JobParts]:
         async with fresh_file(clock) as file:
             yield JobParts(jobs=SqliteJobStore(file), letters=SqliteLetterStore(file))
-
-
-@asynccontextmanager
-async def open_parts(clock: Clock) -> AsyncIterator[LedgerParts]:
-    async with fresh_file(clock) as file:
-        yield LedgerParts(
-            ledger=SqliteLedger(file),
-            broker=SqliteBroker(file),
-            claims=SqliteClaimStore(file),
-            letters=SqliteLetterStore(file),
-            jobs=SqliteJobStore(file),
-        )
-
-
-class TestSqliteLedger(LedgerContract):
-    def make(self, clock: Clock) -> AbstractAsyncContextManager[LedgerParts]:
-        return open_parts(clock)
-
-    async def effects(self, parts: LedgerParts) -> Sequence[Any]:
-        assert isinstance(parts.ledger, SqliteLedger)
-        rows = await parts.ledger.file.read(lambda reader: reader.execute("SELECT name FROM effects").fetchall())
-        return [name for (name,) in rows]
-
-
-class TestSqliteForward(ForwardContract):
-    def make(self, clock: Clock) -> AbstractAsyncContextManager[LedgerParts]:
-        return open_parts(clock)

@@ -41,10 +41,14 @@ def check_sqlite_version() -> None:
 
 def connect_writer(path: Path, *, may_create: bool = False) -> sqlite3.Connection:
     """A connection that writes. Transactions are begun and ended by hand; it may move between threads."""
-    connection = _connect(path, "rwc" if may_create else "rw", busy_ms=0)
+    return _connect(path, "rwc" if may_create else "rw", busy_ms=0)
+
+
+def tune(connection: sqlite3.Connection) -> None:
+    """What every writing connection is set to; the log is copied by `checkpoint.py`."""
     connection.execute(f"PRAGMA cache_size = -{CACHE_KIB}")
     connection.execute("PRAGMA temp_store = MEMORY")
-    return connection
+    connection.execute("PRAGMA wal_autocheckpoint = 0")
 
 
 def connect_reader(path: Path) -> sqlite3.Connection:
@@ -80,8 +84,13 @@ def begin(connection: sqlite3.Connection, *, path: Path, wait_ms: float) -> None
                 raise as_redrive_error(error, path) from error
         else:
             return
-        time.sleep(nap_s * (0.5 + random.random()))  # noqa: S311 - spreads waiting processes, protects nothing
+        nap(nap_s)
         nap_s = min(nap_s * 1.5, LONGEST_NAP_S)
+
+
+def nap(about_s: float) -> None:
+    """Sleep half to one and a half times as long: those who wait for one lock do not all wake together."""
+    time.sleep(about_s * (0.5 + random.random()))  # noqa: S311 - spreads waiting processes, protects nothing
 
 
 def turn_not_given(path: Path, wait_ms: float) -> BrokerUnavailableError:

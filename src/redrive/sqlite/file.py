@@ -22,6 +22,7 @@ import contextlib
 import queue as queues
 import sqlite3
 import threading
+import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -32,13 +33,15 @@ from redrive.errors import BrokerUnavailableError
 from redrive.sqlite import queue, search
 from redrive.sqlite.checkpoint import LOG_LIMIT_BYTES, Checkpoints
 from redrive.sqlite.connect import (
-    begin,
+    LONGEST_NAP_S,
     check_sqlite_version,
     connect_reader,
     connect_writer,
+    nap,
     sync_directory,
+    tune,
 )
-from redrive.sqlite.failures import mapped
+from redrive.sqlite.failures import is_locked, mapped
 from redrive.sqlite.schema import is_current, migrate, migrations
 from redrive.sqlite.turn import Turn
 from redrive.sqlite.waiting import Watch
@@ -155,7 +158,7 @@ class _Live:
                 connection = self._spare_readers.get_nowait()
             except queues.Empty:
                 connection = connect_reader(self._file.path)
-                connection.create_function("redrive_contains", -1, search.contains, deterministic=True)
+                search.add_functions(connection)
             try:
                 return look(connection)
             finally:
@@ -172,7 +175,7 @@ class _Live:
 
     def _new_writer(self) -> sqlite3.Connection:
         connection = connect_writer(self._file.path)
-        connection.execute("PRAGMA wal_autocheckpoint = 0")
+        tune(connection)
         connection.execute(f"PRAGMA synchronous = {'FULL' if self._file.durability == 'full' else 'NORMAL'}")
         return connection
 
@@ -198,34 +201,44 @@ def _prepare(file: SqliteFile) -> sqlite3.Connection:
     """The writing connection, on a file that exists and has our schema."""
     check_sqlite_version()
     is_new = not file.path.exists()
-    connection = connect_writer(file.path, may_create=True)
-    try:
-        steps = migrations()
-        if not is_current(connection, steps):
-            connection.execute("PRAGMA auto_vacuum = INCREMENTAL")
-            _enter_wal(connection, file)
-            connection.execute("PRAGMA synchronous = FULL")
-            begin(connection, path=file.path, wait_ms=file.lock_timeout_ms)
-            migrate(connection, steps)
-            connection.execute("COMMIT")
-        _enter_wal(connection, file)
-        connection.execute("PRAGMA wal_autocheckpoint = 0")
-        connection.execute(f"PRAGMA journal_size_limit = {LOG_LIMIT_BYTES}")
-        if is_new:
-            sync_directory(file.path)
-    except BaseException:
-        connection.close()
-        raise
+    # Entering WAL and migrating need the file for themselves for a moment. Several processes may start at once, and
+    # SQLite answers "locked" without waiting where waiting could deadlock: then the whole of it is tried again.
+    deadline = time.monotonic() + file.lock_timeout_ms / 1_000
+    while True:
+        connection = connect_writer(file.path, may_create=True)
+        try:
+            _set_up(connection, file)
+        except BaseException as error:
+            connection.close()
+            if not (isinstance(error, sqlite3.Error) and is_locked(error)) or time.monotonic() >= deadline:
+                raise
+            nap(LONGEST_NAP_S)
+        else:
+            break
+    if is_new:
+        sync_directory(file.path)
     return connection
 
 
-def _enter_wal(connection: sqlite3.Connection, file: SqliteFile) -> None:
-    # Entering WAL needs the file for itself for a moment; two processes may start at once.
+def _set_up(connection: sqlite3.Connection, file: SqliteFile) -> None:
     connection.execute(f"PRAGMA busy_timeout = {file.lock_timeout_ms}")
+    tune(connection)
+    steps = migrations()
+    is_made = is_current(connection, steps)
+    if not is_made:
+        connection.execute("PRAGMA auto_vacuum = INCREMENTAL")
     mode = connection.execute("PRAGMA journal_mode = WAL").fetchone()[0]
-    connection.execute("PRAGMA busy_timeout = 0")
     if mode != "wal":
         raise BrokerUnavailableError(
             f'File "{file.path}" cannot keep a write-ahead log (journal mode "{mode}"). Nothing was written.',
             hint="Put it on a local disk: network file systems and in-memory files cannot be shared.",
         )
+    if not is_made:
+        connection.execute("PRAGMA synchronous = FULL")
+        connection.execute("BEGIN IMMEDIATE")
+        migrate(connection, steps)
+        connection.execute("COMMIT")
+    search.add_functions(connection)
+    connection.execute(f"PRAGMA journal_size_limit = {LOG_LIMIT_BYTES}")
+    # From here on the write lock is waited for by `connect.begin`.
+    connection.execute("PRAGMA busy_timeout = 0")

@@ -108,7 +108,12 @@ def _add_states(found: _Where, selection: Selection) -> None:
         found.filter(f"+state IN ({','.join(map(str, states))})")
 
 
-def contains(*texts: str | bytes | None) -> bool:
+def add_functions(connection: sqlite3.Connection) -> None:
+    """What `where` needs beyond SQLite's own functions: its LIKE ignores case for ASCII only."""
+    connection.create_function("redrive_contains", -1, _contains, deterministic=True)
+
+
+def _contains(*texts: str | bytes | None) -> bool:
     """SQL function redrive_contains(text, …, wanted): a case-insensitive substring of any."""
     *candidates, wanted = (None if text is None else text_out(text).lower() for text in texts)
     return wanted is not None and any(text is not None and wanted in text for text in candidates)

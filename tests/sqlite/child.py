@@ -1,0 +1,109 @@
+"""Other processes on the file, for tests: started with `what path …`, steered by lines on stdin.
+
+Every child prints "ready" once the file is open.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+import time
+
+from redrive.core.message import Message
+from redrive.core.ports import End, Outgoing
+from redrive.core.settlement import ACK, Reason, Retry
+from redrive.runtime.clock import SystemClock
+from redrive.sqlite import SqliteFile, SqliteLedger
+from redrive.stores.sqlite import SqliteClaimStore
+
+QUEUE = "orders"
+
+
+def say(*words: object) -> None:
+    print(*words, flush=True)
+
+
+def hear() -> str:
+    return sys.stdin.readline().strip()
+
+
+async def work(ledger: SqliteLedger, lease_ms: str) -> None:
+    """Take and end for ever: effect and end in one transaction, some fail once, and tell of every effect."""
+    while True:
+        taken = await ledger.take(
+            QUEUE, limit=20, lease_ms=int(lease_ms), worker="child", wait_ms=1_000, claims=True
+        )
+        failing = [each for each in taken if each.received.starts == 1 and int(each.received.message.id[2:]) % 5 == 0]
+        reason = Reason(code="ONCE", text="fails the first time")
+        now = time.time_ns() // 1_000_000
+        await ledger.commit([End(taken=each, settlement=Retry(due_at=now + 5, reason=reason)) for each in failing])
+        for each in taken:
+            if each not in failing:
+                async with ledger.transaction(End(taken=each, settlement=ACK)) as transaction:
+                    transaction.execute("INSERT INTO effects VALUES (?)", (each.received.message.id,))
+
+
+async def publish(ledger: SqliteLedger, count: str, batch: str) -> None:
+    """Publish so many in batches, saying after each how many are durable."""
+    for start in range(0, int(count), int(batch)):
+        numbers = range(start, start + int(batch))
+        await ledger.publish(
+            [Outgoing(queue=QUEUE, message=Message(id=f"m-{n}", key=f"m-{n}", body=b"{}")) for n in numbers]
+        )
+        say(start + int(batch))
+
+
+async def publish_on_command(ledger: SqliteLedger) -> None:
+    """One message per line, answering with the instant before it was sent."""
+    number = 0
+    while hear():
+        at = time.time_ns()
+        await ledger.publish([Outgoing(queue=QUEUE, message=Message(id=f"m-{number}", body=b"{}"))])
+        say(at)
+        number += 1
+
+
+async def claim(ledger: SqliteLedger, count: str) -> None:
+    """On "go": so many concurrent claims of one key; prints the verdicts by name. A winner then finishes on "go"."""
+    claims = SqliteClaimStore(ledger.file)
+    hear()
+    verdicts = [
+        verdict
+        for (verdict,) in await asyncio.gather(
+            *(claims.claim([(QUEUE, "m-1")], lease_ms=60_000, owner=f"{n}") for n in range(int(count)))
+        )
+    ]
+    say(",".join(type(verdict).__name__ for verdict in verdicts))
+    if hear() == "finish":
+        from redrive.core.idempotency import Acquired, ClaimState
+        from redrive.core.ports import ClaimEnd
+
+        (ref,) = [verdict.ref for verdict in verdicts if isinstance(verdict, Acquired)]
+        say(await claims.finish([ClaimEnd(ref=ref, state=ClaimState.PROCESSED)]))
+        hear()
+    again = await asyncio.gather(
+        *(claims.claim([(QUEUE, "m-1")], lease_ms=60_000, owner=f"{n}") for n in range(int(count)))
+    )
+    say(",".join(type(verdict).__name__ for (verdict,) in again))
+
+
+async def hold(ledger: SqliteLedger) -> None:
+    """Take one message and keep it until killed."""
+    taken = await ledger.take(QUEUE, limit=1, lease_ms=2_000, worker="frozen", wait_ms=0, claims=True)
+    say(len(taken))
+    hear()
+
+
+WHAT = {"work": work, "publish": publish, "publish_on_command": publish_on_command, "claim": claim, "hold": hold}
+
+
+async def main(what: str, path: str, *arguments: str) -> None:
+    file = SqliteFile(path, clock=SystemClock(), lock_timeout_ms=30_000)
+    ledger = SqliteLedger(file)
+    await ledger.open()
+    say("ready")
+    await WHAT[what](ledger, *arguments)
+    await ledger.close()
+
+
+asyncio.run(main(*sys.argv[1:]))
