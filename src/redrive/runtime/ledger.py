@@ -24,16 +24,17 @@ true?
   released: it is tried again, at the end of its lease instead of its due time.
 - after the letter was closed: as above; closing it again changes nothing.
 
-`forward`: check the fence, publish, move the letter to replayed, reopen the claim, record the item.
+`forward`: check the fence, publish, move the letter to replayed, reopen the claim, drop its entry in the dead-letter
+queue, record the item.
 - after the publish: the letter still says it was not sent, so it is sent again under the same message id.
 - after the move: the audit trail says this job sent it; nothing is sent again, the rest is caught up.
-- after the reopening: as before.
+- after the reopening, after the drop: as before.
 
 Fences. A claim's token is checked by the store when the claim ends, before anything is settled; a dead letter is
 checked and its leases renewed first, because its letter comes before the claim's end. Weak spots: a commit of a dead
 letter that itself takes longer than `COMMIT_LEASE_MS` can leave the letter of a delivery that has passed on. An entry
-leaves the dead-letter queue only from its front, so that looking never changes the order: a letter redriven before
-older open ones keeps its entry until those are gone.
+leaves the dead-letter queue only from its front, so that looking never changes the order, and when a letter is sent
+or its copy processed: one redriven before older open letters keeps its entry until those are gone.
 """
 
 from __future__ import annotations
@@ -83,6 +84,9 @@ MAX_KEPT_ATTEMPTS: Final = 100
 
 TRIM_BATCH: Final = 200
 """Entries of a dead-letter queue looked at after a redrive, to drop those whose letters were sent."""
+
+TRIM_LEASE_MS: Final[Millis] = 2_000
+"""Entries being dropped are held for so long; should the drop be cut off, the next one finds them after it."""
 
 CLOSED_BY: Final = "redrive"
 CLOSED_NOTE: Final = "its redriven copy was processed"
@@ -281,6 +285,8 @@ class OrderedLedger:
         ]
         if closed:
             await self._letters.review(closed)
+            found = [await self._letters.get(change.letter_id) for change in closed]
+            await self._trim([letter for letter, _ in filter(None, found)])
 
     async def _settle(self, batch: Sequence[End], is_current: Sequence[bool]) -> list[bool]:
         current = [end for end, is_ours in zip(batch, is_current, strict=True) if is_ours]
@@ -316,6 +322,7 @@ class OrderedLedger:
         for plan in plans:
             if plan.is_to_send and plan.letter is not None:
                 await self._mark_replayed(job, plan.letter, plan.forward)
+        await self._trim([plan.letter for plan in plans if plan.why is None and plan.letter is not None])
         is_ours = await self._jobs.record(job, [
             replace(
                 plan.forward.item, state=ItemState.SENT if plan.why is None else ItemState.SKIPPED, why=plan.why
@@ -324,7 +331,6 @@ class OrderedLedger:
         ])  # fmt: skip
         if not is_ours:
             raise _runner_lost(job)
-        await self._trim([plan.letter for plan in plans if plan.why is None and plan.letter is not None])
         return [plan.why for plan in plans]
 
     async def _check_runner(self, job: Job) -> None:
@@ -415,9 +421,9 @@ class OrderedLedger:
                 return
             await self._claims.finish([ClaimEnd(ref=verdict.ref, state=ClaimState.FAILED)])
 
-    async def _trim(self, sent: Sequence[Letter]) -> None:
-        """Drop the entries of sent letters from the front of their dead-letter queues."""
-        for queue in {letter.dead_letter_queue for letter in sent if letter.dead_letter_queue}:
+    async def _trim(self, gone: Sequence[Letter]) -> None:
+        """Drop entries of letters that are no longer open from the front of the dead-letter queues of these."""
+        for queue in {letter.dead_letter_queue for letter in gone if letter.dead_letter_queue}:
             waiting = await self._broker.peek(queue, limit=TRIM_BATCH)
             done: set[str] = set()
             for copy in waiting:
@@ -430,7 +436,7 @@ class OrderedLedger:
 
     async def _drop(self, queue: str, letter_ids: set[str]) -> None:
         received = await self._broker.receive(
-            queue, limit=len(letter_ids), lease_ms=COMMIT_LEASE_MS, worker=CLOSED_BY, wait_ms=0
+            queue, limit=len(letter_ids), lease_ms=TRIM_LEASE_MS, worker=CLOSED_BY, wait_ms=0
         )
         back = settlement.Requeue(due_at=self._clock.now(), reason=HANDED_BACK)
         await self._broker.settle(
@@ -496,9 +502,12 @@ def _note(job: Job) -> str:
 
 
 def _was_sent(job: Job, letter: Letter, audit: Sequence[AuditEntry]) -> bool:
-    """Whether this job has sent the letter, was cut off before it recorded the item, and now comes by again."""
-    is_past = letter.state in (ReviewState.REPLAYED, ReviewState.CLOSED)
-    return is_past and any(entry.note == _note(job) for entry in audit)
+    """Whether this job has sent the letter, was cut off before it recorded the item, and now comes by again: the
+    audit trail says so, or the copy has been processed already.
+    """
+    if letter.state in OPEN_STATES or not audit:
+        return False
+    return audit[-1].note == CLOSED_NOTE or any(entry.note == _note(job) for entry in audit)
 
 
 def _runner_lost(job: Job) -> LeaseLostError:

@@ -67,6 +67,8 @@ class Faults:
         self._lose_rate: dict[str, float] = {}
         self._fail_next: Counter[str] = Counter()
         self._lose_next: Counter[str] = Counter()
+        self._fail_at: set[int] = set()
+        self._lose_at: set[int] = set()
         self._kill_at: int | None = None
 
     def at_random(self, name: str, *, fail: float = 0.0, lose: float = 0.0) -> None:
@@ -82,6 +84,14 @@ class Faults:
         """Let the next calls of this name happen and then raise all the same."""
         self._lose_next[name] = times
 
+    def fail_at(self, call: int) -> None:
+        """Let the `call`-th call from now on (0: the next) fail, whatever it is."""
+        self._fail_at.add(len(self.calls) + call)
+
+    def lose_at(self, call: int) -> None:
+        """Let the `call`-th call from now on (0: the next) happen and then raise all the same."""
+        self._lose_at.add(len(self.calls) + call)
+
     def kill_before(self, call: int) -> None:
         """Die instead of making the `call`-th call from now on (0: the next), and at every call after it."""
         self._kill_at = len(self.calls) + call
@@ -92,31 +102,35 @@ class Faults:
         self._lose_rate.clear()
         self._fail_next.clear()
         self._lose_next.clear()
+        self._fail_at.clear()
+        self._lose_at.clear()
         self._kill_at = None
 
     async def around(self, name: str, call: Callable[[], Awaitable[T]]) -> T:
         """Make the call, with what is to go wrong with it."""
-        self._before(name)
+        number = self._before(name)
         answer = await call()
-        self._after(name)
+        self._after(name, number)
         return answer
 
     def around_blocking(self, name: str, call: Callable[[], T]) -> T:
         """As `around`, for a plain function."""
-        self._before(name)
+        number = self._before(name)
         answer = call()
-        self._after(name)
+        self._after(name, number)
         return answer
 
-    def _before(self, name: str) -> None:
-        if self._kill_at is not None and len(self.calls) >= self._kill_at:
+    def _before(self, name: str) -> int:
+        number = len(self.calls)
+        if self._kill_at is not None and number >= self._kill_at:
             raise Killed(name)
         self.calls.append(name)
-        if self._is_drawn(self._fail_next, self._fail_rate, name):
+        if number in self._fail_at or self._is_drawn(self._fail_next, self._fail_rate, name):
             _unavailable(name, "Nothing happened.")
+        return number
 
-    def _after(self, name: str) -> None:
-        if self._is_drawn(self._lose_next, self._lose_rate, name):
+    def _after(self, name: str, number: int) -> None:
+        if number in self._lose_at or self._is_drawn(self._lose_next, self._lose_rate, name):
             _unavailable(name, "Whether it happened is not known.")
 
     def _is_drawn(self, asked: Counter[str], rates: dict[str, float], name: str) -> bool:
@@ -146,6 +160,11 @@ class FaultyBroker:
         self.faults = Faults(seed=seed) if faults is None else faults
         if fail_publish or lose_confirm:
             self.faults.at_random("broker.publish", fail=fail_publish, lose=lose_confirm)
+        self._refuses: Callable[[Outgoing], bool] = lambda _: False
+
+    def refuse(self, is_refused: Callable[[Outgoing], bool]) -> None:
+        """From now on refuse every publish that holds such a message, as a broker that cannot route it does."""
+        self._refuses = is_refused
 
     @property
     def features(self) -> Features:
@@ -158,6 +177,8 @@ class FaultyBroker:
         await self._broker.close()
 
     async def publish(self, batch: Sequence[Outgoing]) -> list[Published]:
+        if any(self._refuses(outgoing) for outgoing in batch):
+            _unavailable("broker.publish", "The broker refused a message; nothing of its batch was accepted.")
         return await self.faults.around("broker.publish", lambda: self._broker.publish(batch))
 
     async def receive(
