@@ -27,7 +27,7 @@ PATIENT: Final = Retry(max_attempts=50, backoff=Fixed("50ms"))
 """Random kills may hit one message several times; here none shall run out of attempts."""
 
 app = Redrive("campaign")
-app.mount("/hooks", Gateway(app, "hooks", sources={"campaign": [SECRET]}, scheme=GitHub(), rate_per_s=100_000))
+app.mount("/hooks", Gateway(app, "hooks", sources={"campaign": [SECRET]}, scheme=GitHub(), rate=100_000))
 
 
 @cache

@@ -29,8 +29,8 @@ class Scale:
     patience_s: float = 180
 
 
-FULL: Final = Scale(messages=1_500, deploys=20)
-SMALL: Final = Scale(messages=120, deploys=4)
+FULL: Final = Scale(messages=3_000, deploys=20)
+SMALL: Final = Scale(messages=450, deploys=4, patience_s=60)
 
 
 def run(stage: Stage, scale: Scale) -> None:

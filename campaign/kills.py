@@ -128,7 +128,7 @@ def _kill_a_running_redrive(stage: Stage, scale: Scale, fleet: Fleet) -> None:
 
 def _redrive(stage: Stage, scale: Scale) -> Process:
     return stage.redrive(
-        "redrive", "dlq", "redrive", "--all", "--rate", str(scale.redrive_rate), "--yes", "--app", "campaign.app:app"
+        "redrive", "dlq", "redrive", "--all", "--rate", f"{scale.redrive_rate}/s", "--yes", "--app", "campaign.app:app"
     )
 
 

@@ -1,0 +1,122 @@
+"""The public API as users write it, checked by mypy --strict and pyright; never executed.
+
+Every line is something a user may rely on: what it accepts, and what it gives back.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import Any, assert_type
+
+from redrive import (
+    BreakerPolicy,
+    BrokerUnavailableError,
+    DeadLetter,
+    Decorrelated,
+    Delivery,
+    Exponential,
+    Fixed,
+    Message,
+    Published,
+    Redrive,
+    RedriveError,
+    Requeue,
+    Retry,
+    RetryLater,
+    Rule,
+    Settings,
+    Tiers,
+    Worker,
+)
+from redrive.core.message import Headers
+from redrive.core.units import UnixMs
+
+
+@dataclass
+class Order:
+    """A payload."""
+
+    id: str
+    cents: int
+
+
+app = Redrive("orders", broker="sqlite:///orders.db")
+Redrive("orders", settings={"grace": "20s"})
+Redrive("orders", settings=Settings(broker="memory://", processes=2))
+
+POLICIES = [
+    Retry(),
+    Retry(max_attempts=5, backoff=Exponential("1s", factor=2, cap="60s", jitter="±25%")),
+    Retry(3, Fixed(timedelta(seconds=10))),
+    Retry(max_attempts=4, backoff=Tiers("30s", "5m", "30m")),
+    Retry(backoff=Decorrelated(0.5, cap="2m")),
+]
+assert_type(POLICIES, list[Retry])
+assert_type(Exponential("1s").delay_ms(1, 0.5), int)
+
+
+@app.consumer("orders.created", retry=POLICIES[1], concurrency=10, timeout="30s", rate="100/min")
+async def charge(order: Order, delivery: Delivery) -> None:
+    """An async handler with everything."""
+    assert_type(delivery.attempt, int)
+    assert_type(delivery.max_attempts, int)
+    assert_type(delivery.message, Message)
+    assert_type(delivery.message.body, bytes)
+    assert_type(delivery.headers, Headers)
+    assert_type(delivery.key, str | None)
+    assert_type(delivery.tenant, str | None)
+    assert_type(delivery.deadline, UnixMs | None)
+    assert_type(delivery.token, int)
+    assert_type(delivery.extend_lease("5m"), bool)
+    assert_type(await delivery.publish("parcels", {"order": order.id}), Published)
+    async with delivery.transaction() as transaction:
+        transaction.execute("insert into charges values (?, ?)", (order.id, order.cents))
+        transaction.publish("receipts", {"order": order.id})
+
+
+@app.consumer("orders.mail", http_status=True, rules=[Rule(KeyError, code="UNKNOWN_ORDER")], breaker=None)
+def mail(order: dict[str, Any]) -> int:
+    """A plain handler that answers with a status, and uses every signal."""
+    if not order:
+        raise DeadLetter("an empty order", code="EMPTY_ORDER")
+    if "later" in order:
+        raise RetryLater(timedelta(minutes=1))
+    if "locked" in order:
+        raise Requeue("5s")
+    return 204
+
+
+@app.consumer("orders.raw", breaker=BreakerPolicy(failures=5), letter_ttl=timedelta(days=30), process=True)
+def raw(body: bytes) -> None:
+    """A handler in a process of its own."""
+
+
+# The decorator gives the function back as it is: it can still be called, with its own types.
+assert_type(mail({"id": 1}), int)
+
+
+async def use() -> None:
+    """Publishing and working."""
+    async with app as opened:
+        assert_type(opened, Redrive)
+        assert_type(await app.publish("orders.created", Order("o-1", 100), delay="5m", priority=1), Published)
+        assert_type(await app.publish("orders.created", b"{}", idempotency_key="k", tenant="acme"), Published)
+        assert_type(await app.publish_many("orders.created", [{"id": 1}, {"id": 2}]), list[Published])
+        worker = app.worker(["orders.created"])
+        assert_type(worker, Worker)
+        await worker.run()
+        worker.stop()
+    try:
+        await app.open()
+    except BrokerUnavailableError as error:
+        assert_type(error.code, str)
+        assert_type(error.hint, str)
+    except RedriveError:
+        await app.close()
+
+
+def watch() -> None:
+    """Events and consumers."""
+    app.events.subscribe(lambda event: seen.update(event.fields))
+    seen: dict[str, Any] = {queue: consumer.max_attempts for queue, consumer in app.consumers.items()}
