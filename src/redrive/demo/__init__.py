@@ -12,12 +12,16 @@ import os
 import sys
 import tempfile
 from pathlib import Path
+from typing import Final
 
 from redrive.demo.processes import DemoError
 from redrive.demo.story import Story, Summary
 from redrive.demo.telling import Teller
 
 __all__ = ["DemoError", "Summary", "run"]
+
+INTERRUPTED: Final = 130
+"""As a shell reports a command that Ctrl-C ended."""
 
 
 def run(*, once: bool = False, as_json: bool = False, directory: Path | None = None) -> int:
@@ -40,9 +44,9 @@ def run(*, once: bool = False, as_json: bool = False, directory: Path | None = N
         else:
             teller.trouble(str(error))
         return 1
-    except KeyboardInterrupt:
+    except (KeyboardInterrupt, asyncio.CancelledError):
         teller.farewell(place)
-        return 0 if stays else 130
+        return 0 if stays else INTERRUPTED
     if as_json:
         print(json.dumps(summary.document(), ensure_ascii=False))
     return 0 if summary.is_complete else 1

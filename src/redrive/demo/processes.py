@@ -57,6 +57,8 @@ class Child:
             env=self._environment,
             cwd=self._cwd,
             limit=1024 * 1024,
+            # A group of its own: Ctrl-C reaches the demo alone, which then drains its children once, by their ids.
+            start_new_session=True,
         )
         self._reading = asyncio.create_task(self._read(on_line))
 

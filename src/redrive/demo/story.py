@@ -7,6 +7,7 @@ import http.client
 import json
 import secrets
 import shlex
+import signal
 import time
 from collections import Counter
 from collections.abc import Callable, Mapping
@@ -128,8 +129,11 @@ class Story:
         }
 
     async def tell(self) -> Summary:
-        """The whole story. Raises `DemoError` where it cannot go on."""
+        """The whole story. Raises `DemoError` where it cannot go on, `CancelledError` when SIGTERM ends it."""
         started = time.monotonic()
+        telling = asyncio.current_task()
+        assert telling is not None
+        asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, telling.cancel)
         try:
             await self._start()
             async with self._app:
@@ -154,7 +158,7 @@ class Story:
         await self._gateway.start(self._heard)
         self._say.command(self._worker.typed)
         await self._worker.start(self._heard)
-        await self._until(lambda: _answers(self._courier.port), what="the gateway to answer", wait_s=UP_WAIT_S)
+        await self._until(lambda: _is_ready(self._courier.port), what="the gateway to be ready", wait_s=UP_WAIT_S)
         self._say.note(f"The gateway listens on http://127.0.0.1:{self._courier.port}/webhooks/{SOURCE}.")
         self._say.note("The service behind the worker is down: every connection to it is refused.")
 
@@ -233,14 +237,16 @@ class Story:
                 ("dlq", "list", DLQ_QUEUE, "--state", "closed", *broker),
             ),
             ("One of them with its attempts and its trail:", ("dlq", "show", self._some_letter(), *broker)),
-            ("What fails, by reason and by group:", ("dlq", "stats", *broker)),
+            ("Everything that waits, is in hand, or is dead:", ("queues", "list", *broker)),
+            ("The same system without the tour:", ("up", self._spec)),
         ):
             self._say.note(note)
             self._say.command(shlex.join(("redrive", *arguments)))
         self._say.note(f"The code that ran is {self._spec} ({self._cwd}); the logs are in {self._place}.")
 
     async def _stay(self) -> None:
-        self._say.note("Gateway, worker and service stay up. A webhook comes in every ten seconds. Ctrl-C stops.")
+        self._say.act("Still running: a webhook comes in every ten seconds, every fifth dies. Ctrl-C stops")
+        self._say.note(f"Health and metrics: http://127.0.0.1:{self._courier.port}/readyz and /metrics")
         number = 3_000
         while True:
             self._gateway.check()
@@ -326,10 +332,10 @@ def _example() -> tuple[str, Path]:
     raise DemoError("The courier example is not part of this installation. Run the demo in a clone of the repository.")
 
 
-def _answers(port: int) -> bool:
+def _is_ready(port: int) -> bool:
     connection = http.client.HTTPConnection("127.0.0.1", port, timeout=1)
     try:
-        connection.request("GET", "/healthz")
+        connection.request("GET", "/readyz")
         return connection.getresponse().status == 200  # noqa: PLR2004 - OK
     except (OSError, http.client.HTTPException):
         return False

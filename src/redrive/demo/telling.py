@@ -11,9 +11,11 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from redrive.runtime.clean import printable
+
 
 class Teller:
-    """Prints the story. Text from outside is never read as markup. `quiet` says nothing."""
+    """Prints the story. Text from outside is never read as markup or as control codes. `quiet` says nothing."""
 
     def __init__(self, *, quiet: bool = False) -> None:
         width = None if sys.stdout.isatty() else 110
@@ -29,7 +31,7 @@ class Teller:
 
     def line(self, mark: str, text: str, *, style: str = "") -> None:
         """One thing that happened."""
-        self._console.print(Text.assemble("  ", (f"{mark:<10}", style), " ", text))
+        self._console.print(Text.assemble("  ", (f"{mark:<10}", style), " ", printable(text)))
 
     def command(self, typed: str) -> None:
         """A command, ready to be copied: never broken into two lines."""
@@ -41,7 +43,7 @@ class Teller:
         for column in columns:
             table.add_column(column, overflow="fold")
         for row in rows:
-            table.add_row(*(Text(cell) for cell in row))
+            table.add_row(*(Text(printable(cell.strip())) for cell in row))
         self._console.print(table)
 
     def note(self, text: str) -> None:

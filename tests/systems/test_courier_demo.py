@@ -1,0 +1,161 @@
+"""`redrive demo`: the whole story by real processes over real HTTP, and that nothing of it stays behind."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+COMMAND = [sys.executable, "-c", "from redrive.cli import main; main()", "demo"]
+WAIT_S = 90.0
+
+# The told story is one of ten seconds: all that is asked of it is asked in one process.
+pytestmark = pytest.mark.xdist_group("courier-demo")
+
+
+def play(*options: str, root: Path) -> subprocess.CompletedProcess[str]:
+    return subprocess.run([*COMMAND, *options], cwd=root, capture_output=True, text=True, timeout=WAIT_S, check=False)
+
+
+@pytest.fixture(scope="module")
+def told(root: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[subprocess.CompletedProcess[str], Path]:
+    place = tmp_path_factory.mktemp("demo")
+    return play("--once", "--json", "--directory", str(place), root=root), place
+
+
+@pytest.fixture(scope="module")
+def summary(told: tuple[subprocess.CompletedProcess[str], Path]) -> dict[str, Any]:
+    done, _ = told
+    assert 0 == done.returncode, done.stdout + done.stderr
+    found: dict[str, Any] = json.loads(done.stdout)
+    return found
+
+
+def events(place: Path, child: str) -> list[dict[str, Any]]:
+    lines = (place / f"{child}.log").read_text("utf-8").splitlines()
+    return [json.loads(line) for line in lines if line.startswith("{")]
+
+
+def test_signed_webhooks_are_accepted_once_and_forged_ones_refused(summary: dict[str, Any]) -> None:
+    assert summary["ok"] is True
+    assert 7 == len(summary["accepted"]) == len(set(summary["accepted"]))
+    assert 1 == summary["duplicates"]
+    assert {"signature_mismatch": 401} == summary["refused"]
+
+
+def test_what_failed_while_the_service_was_down_was_retried_then_processed(summary: dict[str, Any]) -> None:
+    assert ["evt-1001", "evt-1002", "evt-1003"] == sorted(summary["recovered"])
+    assert all(summary["retries"][event] >= 1 for event in summary["recovered"])
+
+
+def test_what_kept_failing_is_dead_with_its_reason(summary: dict[str, Any]) -> None:
+    reasons = {event: (dead["reasonCode"], dead["attempts"]) for event, dead in summary["dead"].items()}
+
+    assert ("DOWNSTREAM_TIMEOUT_EXHAUSTED", 5) == reasons["evt-2001"]
+    assert ("INVALID_RESPONSE_EXHAUSTED", 5) == reasons["evt-2002"]
+    assert ("DOWNSTREAM_UNAVAILABLE_EXHAUSTED", 5) == reasons["evt-2003"]
+    assert ("VALIDATION_FAILED", 1) == reasons["evt-2004"]
+    assert all(dead["reasonText"].strip() for dead in summary["dead"].values())
+
+
+def test_after_the_redrive_everything_accepted_was_processed_exactly_once(summary: dict[str, Any]) -> None:
+    assert 4 == summary["redriven"]
+    assert sorted(summary["accepted"]) == summary["processed"]
+
+
+def test_it_finishes_within_forty_seconds(summary: dict[str, Any]) -> None:
+    assert summary["took_s"] <= 40
+
+
+def test_it_was_real_processes_that_did_it(
+    told: tuple[subprocess.CompletedProcess[str], Path], summary: dict[str, Any]
+) -> None:
+    _, place = told
+    accepted = [event for event in events(place, "gateway") if event["event"] == "ingest.accepted"]
+    [started] = [event for event in events(place, "worker") if event["event"] == "worker.started"]
+    dead = [event for event in events(place, "worker") if event["event"] == "delivery.dead_lettered"]
+
+    assert summary["accepted"] == [event["key"].partition(":")[2] for event in accepted if not event["duplicate"]]
+    assert started["pid"] != os.getpid()
+    assert {entry["letterId"] for entry in summary["dead"].values()} == {event["letter_id"] for event in dead}
+
+
+def test_both_processes_drained_and_ended(told: tuple[subprocess.CompletedProcess[str], Path]) -> None:
+    _, place = told
+    [started] = [event for event in events(place, "worker") if event["event"] == "worker.started"]
+
+    assert "worker.stopped" in [event["event"] for event in events(place, "worker")]
+    assert is_gone(started["pid"])
+
+
+def test_the_commands_it_prints_work_and_show_no_secret(root: Path, tmp_path: Path) -> None:
+    done = play("--once", "--directory", str(tmp_path), root=root)
+
+    assert 0 == done.returncode, done.stdout + done.stderr
+    for part in ("accepted", "retry", "dead", "processed", "What to try next"):
+        assert part in done.stdout
+    typed = [line.strip() for line in done.stdout.splitlines() if line.strip().startswith("redrive dlq list")]
+    [command] = [line.removeprefix("redrive ").split() for line in typed]
+    run = [*COMMAND[:-1], *command, "--json"]
+    listed = subprocess.run(run, cwd=root, capture_output=True, text=True, timeout=WAIT_S, check=True)
+    assert 4 == len(json.loads(listed.stdout)["letters"])
+    assert "whsec" not in done.stdout
+    assert "COURIER_SECRETS" not in done.stdout
+
+
+def test_a_sigterm_in_the_middle_leaves_no_process_behind(root: Path, tmp_path: Path) -> None:
+    demo = subprocess.Popen([*COMMAND, "--once", "--directory", str(tmp_path)], cwd=root, stdout=subprocess.DEVNULL)
+    try:
+        await_true(lambda: any(event["event"] == "worker.started" for event in _events_so_far(tmp_path)))
+        [started] = [event for event in _events_so_far(tmp_path) if event["event"] == "worker.started"]
+
+        demo.send_signal(signal.SIGTERM)
+
+        assert 130 == demo.wait(WAIT_S)
+        assert is_gone(started["pid"])
+    finally:
+        demo.kill()
+        demo.wait()
+
+
+def test_where_a_child_cannot_start_the_reason_is_told(root: Path, tmp_path: Path) -> None:
+    done = subprocess.run(
+        [*COMMAND, "--once", "--directory", str(tmp_path)],
+        cwd=root,
+        capture_output=True,
+        text=True,
+        timeout=WAIT_S,
+        check=False,
+        env={**os.environ, "RETRY_MAX_ATTEMPTS": "0"},
+    )
+
+    assert 1 == done.returncode
+    assert "RETRY_MAX_ATTEMPTS is '0'" in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+def _events_so_far(place: Path) -> list[dict[str, Any]]:
+    return events(place, "worker") if (place / "worker.log").exists() else []
+
+
+def await_true(condition: Callable[[], bool]) -> None:
+    limit = time.monotonic() + WAIT_S
+    while not condition():
+        assert time.monotonic() < limit
+        time.sleep(0.05)  # sleep: until it is looked at again
+
+
+def is_gone(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return True
+    return False
