@@ -19,6 +19,7 @@ from redrive.core.message import HEADER_LETTER
 from redrive.core.ports import End, Forward, Outgoing, Taken
 from redrive.core.redrive import Item, ItemState, Job, JobState
 from redrive.core.settlement import Reason, Settlement
+from redrive.core.units import UnixMs
 from redrive.errors import BrokerUnavailableError
 from redrive.runtime.ledger import OrderedLedger
 from redrive.stores.memory import MemoryClaimStore, MemoryJobStore, MemoryLetterStore
@@ -106,9 +107,11 @@ class World:
             case InProgress(lease_until=until):
                 return settlement.Requeue(due_at=until, reason=WHY), None
             case Acquired(attempts=number):
-                pass
+                return self._run(name, number, now)
             case None:
-                number = taken.received.starts or 1
+                return self._run(name, taken.received.starts or 1, now)
+
+    def _run(self, name: str, number: int, now: UnixMs) -> tuple[Settlement, Attempt | None]:
         if number > MAX_ATTEMPTS:
             return settlement.DeadLetter(reason=LOST), None
         self.runs[name] += 1

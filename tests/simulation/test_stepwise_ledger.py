@@ -11,8 +11,9 @@ import pytest
 from redrive.core.idempotency import ClaimState
 from redrive.core.letters.letter import ReviewState
 from redrive.core.ports import Outgoing
-from redrive.core.redrive import JobState
+from redrive.core.redrive import Job, JobState
 from redrive.errors import BrokerUnavailableError
+from redrive.runtime.ledger import TRIM_LEASE_MS
 from redrive.testing import Faults, Killed
 from redrive.testing.samples import QUEUE, message, outgoing
 from tests.simulation.stepwise_world import DEAD, LEASE_MS, World
@@ -25,7 +26,7 @@ def batch(keyed: bool) -> list[Outgoing]:
     return [Outgoing(queue=QUEUE, message=message(name, key=name if keyed else None)) for name in NAMES]
 
 
-async def published(keyed: bool = True, *, seed: int = 0) -> World:
+async def published(keyed: bool, *, seed: int = 0) -> World:
     world = World(seed=seed)
     await (await world.process()).publish(batch(keyed))
     world.faults.calls.clear()
@@ -186,7 +187,44 @@ async def test_a_letter_the_target_refuses_stays_dead_and_the_others_are_sent() 
     assert await world.waiting(DEAD) == 0
 
 
+async def test_an_entry_whose_drop_was_cut_off_goes_when_its_copy_is_processed() -> None:
+    world = await with_dead_letters()
+    world.faults.lose_next("broker.receive")
+    with pytest.raises(BrokerUnavailableError):
+        await world.redrive()
+
+    # At once, while the entries are still held by the drop that was cut off.
+    await world.jobs.save(await running_job(world), lease_ms=0)
+    await world.redrive()
+    left = await world.waiting(DEAD)
+    await world.clock.advance(TRIM_LEASE_MS)
+    await world.work()
+
+    assert 0 < left
+    await check_redriven(world)
+
+
+async def running_job(world: World) -> Job:
+    stored = await world.jobs.get("job-1")
+    assert stored is not None
+    return stored
+
+
 # ------------------------------------------------------------------------------------------------ delivery safety
+
+
+async def test_messages_that_cannot_be_claimed_are_handed_back_at_once_and_cost_nothing() -> None:
+    world = World()
+    await (await world.process()).publish([outgoing("ok-1")])
+    world.faults.fail_next("claims.claim")
+    ledger = await world.process()
+
+    with pytest.raises(BrokerUnavailableError):
+        await ledger.take(QUEUE, limit=10, lease_ms=LEASE_MS, worker="w", wait_ms=0, claims=True)
+    (taken,) = await ledger.take(QUEUE, limit=10, lease_ms=LEASE_MS, worker="w", wait_ms=0, claims=True)
+
+    assert 1 == taken.received.starts
+    assert () == taken.received.history
 
 
 async def test_a_retry_that_cannot_be_stored_is_not_lost_and_runs_as_attempt_two() -> None:
