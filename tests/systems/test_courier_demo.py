@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import json
 import os
+import pty
+import select
+import shlex
 import signal
 import subprocess
 import sys
@@ -96,19 +99,65 @@ def test_both_processes_drained_and_ended(told: tuple[subprocess.CompletedProces
     assert is_gone(started["pid"])
 
 
-def test_the_commands_it_prints_work_and_show_no_secret(root: Path, tmp_path: Path) -> None:
-    done = play("--once", "--directory", str(tmp_path), root=root)
+def test_at_a_terminal_it_stays_until_ctrl_c_and_the_commands_it_prints_work(tmp_path: Path) -> None:
+    """Outside of the repository: the example comes with the installation, or from where the sources are."""
+    place = tmp_path / "a place"
+    with Terminal([*COMMAND, "--directory", str(place)], cwd=tmp_path) as demo:
+        demo.read_until("/metrics")
+        listing = demo.commands("redrive dlq list")
+        listed = subprocess.run(
+            [*COMMAND[:-1], *listing, "--json"],
+            cwd=tmp_path,
+            capture_output=True,
+            text=True,
+            timeout=WAIT_S,
+            check=True,
+        )
+        [started] = [event for event in events(place, "worker") if event["event"] == "worker.started"]
+        demo.process.send_signal(signal.SIGINT)
+        code = demo.process.wait(WAIT_S)
+        demo.read_until("Stopped.")
 
-    assert 0 == done.returncode, done.stdout + done.stderr
-    for part in ("accepted", "retry", "dead", "processed", "What to try next"):
-        assert part in done.stdout
-    typed = [line.strip() for line in done.stdout.splitlines() if line.strip().startswith("redrive dlq list")]
-    [command] = [line.removeprefix("redrive ").split() for line in typed]
-    run = [*COMMAND[:-1], *command, "--json"]
-    listed = subprocess.run(run, cwd=root, capture_output=True, text=True, timeout=WAIT_S, check=True)
+    assert 0 == code
     assert 4 == len(json.loads(listed.stdout)["letters"])
-    assert "whsec" not in done.stdout
-    assert "COURIER_SECRETS" not in done.stdout
+    assert is_gone(started["pid"])
+    for part in ("accepted", "duplicate", "retry", "dead", "processed", "What to try next"):
+        assert part in demo.text
+    assert "COURIER_SECRETS" not in demo.text
+    assert "Traceback" not in demo.text
+
+
+class Terminal:
+    """A process at a pseudo-terminal, and what it wrote there."""
+
+    def __init__(self, command: list[str], *, cwd: Path) -> None:
+        self._master, slave = pty.openpty()
+        environment = {**os.environ, "TERM": "dumb", "NO_COLOR": "1", "COLUMNS": "100"}
+        self.process = subprocess.Popen(command, cwd=cwd, stdin=slave, stdout=slave, stderr=slave, env=environment)
+        os.close(slave)
+        self.text = ""
+
+    def read_until(self, wanted: str) -> None:
+        limit = time.monotonic() + WAIT_S
+        while wanted not in self.text:
+            assert time.monotonic() < limit, self.text
+            if select.select([self._master], [], [], 1)[0]:
+                try:
+                    self.text += os.read(self._master, 65_536).decode("utf-8", "replace")
+                except OSError:
+                    raise AssertionError(f"it ended before {wanted!r}:\n{self.text}") from None
+
+    def commands(self, beginning: str) -> list[str]:
+        [line] = [line.strip() for line in self.text.splitlines() if line.strip().startswith(beginning)]
+        return shlex.split(line)[1:]
+
+    def __enter__(self) -> Terminal:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.process.kill()
+        self.process.wait()
+        os.close(self._master)
 
 
 def test_a_sigterm_in_the_middle_leaves_no_process_behind(root: Path, tmp_path: Path) -> None:

@@ -69,7 +69,7 @@ async def running(system: ModuleType) -> AsyncIterator[ModuleType]:
 async def until(condition: Callable[[], Awaitable[Any]]) -> Any:
     """What `condition` finds, as soon as it finds it."""
     async with asyncio.timeout(WAIT_S):
-        while not (found := await condition()):  # noqa: ASYNC110 - the store has no way to call
+        while not (found := await condition()):
             await asyncio.sleep(0.005)  # sleep: until it is looked at again
     return found
 
