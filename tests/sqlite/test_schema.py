@@ -20,7 +20,8 @@ OLD = Migration(version=1, script="CREATE TABLE redrive_meta (name TEXT PRIMARY 
 ADDITIVE = Migration(version=2, script="-- why\nALTER TABLE redrive_thing ADD COLUMN colour TEXT DEFAULT 'red';\n")
 BREAKING = Migration(
     version=3,
-    script="CREATE TRIGGER redrive_t AFTER INSERT ON redrive_thing BEGIN\n  DELETE FROM redrive_thing WHERE id < 0;\nEND;",
+    script="CREATE TRIGGER redrive_t AFTER INSERT ON redrive_thing BEGIN\n"
+    "  DELETE FROM redrive_thing WHERE id < 0;\nEND;",
     min_reader_version=3,
 )
 BROKEN = Migration(version=4, script="CREATE TABLE redrive_more (id INTEGER);\nTHIS IS NOT SQL;\n")
@@ -95,7 +96,8 @@ async def test_a_file_a_newer_version_added_to_works_as_before(path: Path, file:
     await file.close()
     with closing(sqlite3.connect(path)) as newer:
         newer.executescript(
-            "ALTER TABLE redrive_message ADD COLUMN lane TEXT; ALTER TABLE redrive_ready ADD COLUMN turn INTEGER DEFAULT 0;"
+            "ALTER TABLE redrive_message ADD COLUMN lane TEXT;"
+            "ALTER TABLE redrive_ready ADD COLUMN turn INTEGER DEFAULT 0;"
             "ALTER TABLE redrive_claim ADD COLUMN note TEXT; ALTER TABLE redrive_letter ADD COLUMN colour TEXT;"
             "UPDATE redrive_meta SET value = value + 1 WHERE name = 'schema_version'"
         )

@@ -118,7 +118,13 @@ class Writer:
         loop = asyncio.get_running_loop()
         future: asyncio.Future[T] = loop.create_future()
         self._submit(_Call(operation, is_synced, future, loop, undo))
-        return await future
+        try:
+            return await future
+        except asyncio.CancelledError:
+            # The answer may have come in the very turn of the loop that cancels us: then nobody else will see it.
+            if undo is not None and not future.cancelled() and future.exception() is None:
+                undo(future.result())
+            raise
 
     def call_blocking(self, operation: Callable[[Tx], T], *, is_synced: bool = True) -> T:
         """As `call`, from any thread but the writer's."""
