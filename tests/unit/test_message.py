@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from redrive.core.message import Headers, Message, idempotency_key, is_broker_header, user_headers
+from redrive.core.message import Headers, Message, idempotency_key, is_broker_header, user_headers, without_own
 
 
 @pytest.mark.parametrize(
@@ -42,6 +42,13 @@ def test_a_brokers_own_header_is_known(name: str) -> None:
 @pytest.mark.parametrize("name", ["x-tenant", "x-deaths", "x-delivery", "tenant", "x-redriven-at", "x-first"])
 def test_a_users_header_that_starts_with_x_is_not_the_brokers(name: str) -> None:
     assert not is_broker_header(name)
+
+
+def test_nobody_publishes_a_header_of_redrives_own() -> None:
+    plain: Headers = {"x-tenant": "t", "x-death": []}
+
+    assert plain is without_own(plain)
+    assert plain == without_own({**plain, "x-redrive-letter": "dl_1", "X-Redriven-Count": 3})
 
 
 def test_user_headers_are_neither_the_brokers_nor_redrives() -> None:

@@ -52,13 +52,23 @@ def is_broker_header(name: str) -> bool:
     return name.lower() in BROKER_HEADERS or name.lower().startswith(BROKER_HEADER_PREFIXES)
 
 
+def is_own_header(name: str) -> bool:
+    """Whether this header is redrive's own."""
+    return name.lower().startswith(OWN_HEADER_PREFIXES)
+
+
+def without_own(headers: Headers) -> Headers:
+    """What anyone may publish: the headers without redrive's own. A message passed on would else carry the link of
+    the one it came from, and a forged link would close somebody's dead letter.
+    """
+    if not any(map(is_own_header, headers)):
+        return headers
+    return {name: value for name, value in headers.items() if not is_own_header(name)}
+
+
 def user_headers(headers: Headers) -> Headers:
     """Only the headers that are the user's: neither a broker's nor redrive's own."""
-    return {
-        name: value
-        for name, value in headers.items()
-        if not is_broker_header(name) and not name.lower().startswith(OWN_HEADER_PREFIXES)
-    }
+    return {name: value for name, value in headers.items() if not is_broker_header(name) and not is_own_header(name)}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -9,9 +9,10 @@ from typing import Any, Final
 import msgspec
 
 from redrive.core import message as messages
-from redrive.core.message import NO_HEADERS, NO_PROPERTIES, Headers, Message, Properties
+from redrive.core.message import NO_PROPERTIES, Headers, Message, Properties
 from redrive.core.ports import Outgoing
 from redrive.core.units import Duration, UnixMs, duration_ms
+from redrive.core.wire import check_headers
 from redrive.errors import InvalidMessageError
 
 JSON_TYPE: Final = "application/json"
@@ -58,7 +59,7 @@ def make_outgoing(
         priority=priority,
         published_at=now,
         expires_at=None if ttl is None else now + duration_ms(ttl, field="ttl"),
-        headers=NO_HEADERS if not headers else headers,
+        headers=messages.without_own(check_headers(headers)),
         properties=_properties({**properties, "type": type, "trace_id": trace_id}),
     )
     due_at = None if delay is None else now + duration_ms(delay, field="delay")
