@@ -12,7 +12,7 @@ import hmac
 import time
 from collections import Counter
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
 from campaign.stage import Stage
@@ -42,11 +42,23 @@ SMALL: Final = Scale(messages=400, webhooks=400)
 
 def run(stage: Stage, scale: Scale) -> None:
     """Send them all through a real worker and the real gateway. Raises `CampaignError` where one had its way."""
-    asyncio.run(_messages(stage, generated(hostile_message(), scale.messages, stage.seed)))
+    messages = generated(hostile_message(), scale.messages, stage.seed)
+    named = [_named(each, number) for number, each in enumerate(messages)]
+    asyncio.run(_messages(stage, named))
     asyncio.run(_webhooks(stage, generated(hostile_request(), scale.webhooks, stage.seed)))
 
 
 # ---------------------------------------------------------------------------------------------------- messages
+
+REPEATED_EVERY: Final = 50
+
+
+def _named(outgoing: Outgoing, number: int) -> Outgoing:
+    """With an id of its own, so that it can be followed to its end; only some keys repeat, for their copies wait."""
+    key = outgoing.message.key
+    if key is not None and number % REPEATED_EVERY:
+        key = f"{key}{number}"
+    return replace(outgoing, message=replace(outgoing.message, id=f"m-{number}", key=key))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
