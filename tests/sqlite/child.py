@@ -31,9 +31,7 @@ def hear() -> str:
 async def work(ledger: SqliteLedger, lease_ms: str) -> None:
     """Take and end for ever: effect and end in one transaction, some fail once, and tell of every effect."""
     while True:
-        taken = await ledger.take(
-            QUEUE, limit=20, lease_ms=int(lease_ms), worker="child", wait_ms=1_000, claims=True
-        )
+        taken = await ledger.take(QUEUE, limit=20, lease_ms=int(lease_ms), worker="child", wait_ms=1_000, claims=True)
         failing = [each for each in taken if each.received.starts == 1 and int(each.received.message.id[2:]) % 5 == 0]
         reason = Reason(code="ONCE", text="fails the first time")
         now = time.time_ns() // 1_000_000

@@ -22,9 +22,7 @@ LEASE_MS = 10_000
 
 def many(count: int, *, queue: str = QUEUE, start: int = 0, **changes: Any) -> list[Outgoing]:
     """So many small messages."""
-    return [
-        Outgoing(queue=queue, message=message(f"m-{number}", **changes)) for number in range(start, start + count)
-    ]
+    return [Outgoing(queue=queue, message=message(f"m-{number}", **changes)) for number in range(start, start + count)]
 
 
 async def take(
