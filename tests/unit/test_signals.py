@@ -14,7 +14,7 @@ from redrive.errors import ConfigurationError
     "signal", [RetryLater("30s"), RetryLater(), DeadLetter("bad", "BAD"), Requeue("1s"), Requeue()]
 )
 def test_a_signal_survives_pickling_whole(signal: Signal) -> None:
-    copy = pickle.loads(pickle.dumps(signal))  # noqa: S301 - our own bytes
+    copy = pickle.loads(pickle.dumps(signal))
 
     assert type(signal) is type(copy)
     assert vars(signal) == vars(copy)

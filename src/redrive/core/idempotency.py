@@ -9,7 +9,7 @@ carries a lease (dies by itself) and a fencing token (grows with every claim, so
                         └─claim (lease over)→ processing       (a lost start: costs an attempt)
     failed ─dead_letter→ dead_lettered ─reopen→ received       (a redrive or a new send; attempts start again)
 
-Expired, permanent and worker-lost messages pass through `failed` too (systems.md A, Idempotency).
+Expired, permanent and worker-lost messages pass through `failed` too.
 Every store adapter makes the same decision as `judge`, inside one atomic statement; the contract suite holds
 them to it.
 """

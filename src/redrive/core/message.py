@@ -36,7 +36,7 @@ HEADER_REDRIVEN_AT: Final = "x-redriven-at"
 HEADER_REDRIVEN_BY: Final = "x-redriven-by"
 HEADER_REDRIVEN_COUNT: Final = "x-redriven-count"
 HEADER_REDRIVEN_BATCH: Final = "x-redriven-batch"
-"""Instant (RFC 3339), actor, how many times, and redrive job id (systems.md D; product.md section 4)."""
+"""Instant (RFC 3339), actor, how many times, and redrive job id."""
 
 OWN_HEADER_PREFIXES: Final = ("x-redrive-", "x-redriven-")
 
@@ -102,7 +102,7 @@ class Message:
     gave, else its message id; None (absent, empty or blank) switches idempotency off for this message.
     `priority`: smaller is more urgent, 1 the most; None (or 0) is served before every prioritised message, as
     BullMQ does. `expires_at`: past it the message is dead-lettered as EXPIRED instead of handled.
-    `original`: the body as first published, where a retry rewrote it (systems.md A, `attempt`); else None.
+    `original`: the body as first published, where a retry rewrote it (the attempt number in it); else None.
     """
 
     id: str

@@ -65,7 +65,7 @@ class Features:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Outgoing:
     """One message to publish. `due_at` None or past: at once. `once`: publish only if its (queue, key) has no live
-    record; a record in `dead_lettered` starts a new cycle (systems.md A). `digest` (sha-256 hex of the body) is
+    record; a record in `dead_lettered` starts a new cycle. `digest` (sha-256 hex of the body) is
     kept with that record so that another body under the same key is seen as a conflict.
     """
 
@@ -152,7 +152,9 @@ class Broker(Protocol):
         """
         ...
 
-    async def receive(self, queue: str, *, limit: int, lease_ms: Millis, worker: str, wait_ms: Millis) -> list[Received]:
+    async def receive(
+        self, queue: str, *, limit: int, lease_ms: Millis, worker: str, wait_ms: Millis
+    ) -> list[Received]:
         """At most `limit` due messages, leased; [] after `wait_ms` without any. Wakes within 5 ms of a publish in
         this process. A message whose lease ended counts a lost start and is handed out again.
         """

@@ -23,7 +23,7 @@ from redrive.core.letters.selection import OPEN_STATES, Selection
 from redrive.core.units import Millis, UnixMs
 
 MAX_REDRIVES: Final = 3
-"""A letter redriven this often already needs `force` (product.md section 4)."""
+"""A letter redriven this often already needs `force`."""
 
 
 class JobState(StrEnum):

@@ -34,7 +34,7 @@ ACK: Final = Ack()
 class Retry:
     """The attempt failed and counts; hand the message out again at `due_at`, never before.
 
-    `body`, where set, replaces the stored body (systems.md A rewrites `attempt`); the first body is kept.
+    `body`, where set, replaces the stored body (the attempt number in it was rewritten); the first body is kept.
     """
 
     due_at: UnixMs

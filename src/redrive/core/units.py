@@ -19,7 +19,7 @@ Duration: TypeAlias = "timedelta | int | float | str"
 """What a user may write: a timedelta, seconds as a number, or "1500ms", "30s", "5m", "2h", "7d"."""
 
 MAX_DELAY_MS: Final[Millis] = 315_360_000_000
-"""Ten years of 365 days: no delay on any system is longer (systems.md A, Retry policy)."""
+"""Ten years of 365 days: no delay on any system is longer."""
 
 _PER_UNIT_MS: Final = {"ms": 1, "s": 1_000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
 _TEXT: Final = re.compile(r"(\d+(?:\.\d+)?)\s*(ms|s|m|h|d)", re.ASCII)

@@ -258,7 +258,7 @@ def test_a_larger_draw_never_gives_a_shorter_delay(backoff: Backoff, attempt: in
 
 @given(BACKOFFS, ATTEMPTS, DRAWS)
 def test_a_backoff_survives_pickling_and_says_the_same(backoff: Backoff, attempt: int, u: float) -> None:
-    copy = pickle.loads(pickle.dumps(backoff))  # noqa: S301 - our own bytes
+    copy = pickle.loads(pickle.dumps(backoff))
 
     assert backoff == copy
     assert backoff.delay_ms(attempt, u) == copy.delay_ms(attempt, u)

@@ -84,7 +84,7 @@ def letter_id(
     again. The cycle alone is not enough: it starts at 0 again once the key's record is gone, and a letter that a
     person has not closed may be older than that.
     Without: (queue, message id, position), `position` being the broker's own mark for this copy, so that two
-    malformed messages never overwrite each other (systems.md A, Trap).
+    malformed messages never overwrite each other.
     """
     if key is not None:
         parts: tuple[str, ...] = ("key", queue, key, str(cycle), str(published_at))

@@ -8,7 +8,7 @@ from redrive.core.letters.letter import ReviewState
 from redrive.core.units import UnixMs
 
 OPEN_STATES = frozenset({ReviewState.PENDING, ReviewState.REVIEWED})
-"""States a person still has to decide about; what redrive-all means (cases.md RD-11)."""
+"""States a person still has to decide about; what redrive-all means."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

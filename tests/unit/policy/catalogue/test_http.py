@@ -32,6 +32,7 @@ NOW = 784_111_777_000  # Sun, 06 Nov 1994 08:49:37 GMT
         ("Sun, 06 Nov 1994 08:00:00 GMT", 0),
         ("Fri, 31 Dec 9999 23:59:59 GMT", MAX_DELAY_MS),
         ("Sunday, 06-Nov-93 08:50:37 GMT", 0),
+        ("Sunday, 06-Nov-44 08:50:37 GMT", 0),
     ],
 )
 def test_retry_after_is_seconds_or_a_date_seen_from_now(value: str | bytes | float, expected: int) -> None:
