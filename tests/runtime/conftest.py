@@ -1,12 +1,13 @@
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from redrive import Redrive
+from tests.runtime.fleet import Fleet
 
 MakeApp = Callable[..., Redrive]
 
@@ -27,3 +28,10 @@ def make_app(url: str) -> MakeApp:
 @pytest.fixture
 def app(make_app: MakeApp) -> Redrive:
     return make_app()
+
+
+@pytest.fixture
+def fleet(tmp_path: Path) -> Iterator[Fleet]:
+    made = Fleet(tmp_path)
+    yield made
+    made.kill_all()

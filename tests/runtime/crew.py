@@ -55,7 +55,7 @@ def make(name: str, url: str, journal: Path) -> Redrive:
     settings = {"durability": "normal", "grace": os.environ.get("CREW_GRACE", "20s")}
     app = Redrive("crew", broker=url, settings=settings)
     _APPS[name](app, journal)
-    app.events.subscribe(lambda event: note(journal, event=event.name, pid=os.getpid(), **_plain(event.fields)))
+    app.events.subscribe(lambda event: note(journal, **{**_plain(event.fields), "event": event.name, "pid": os.getpid()}))
     return app
 
 

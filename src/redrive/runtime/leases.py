@@ -82,8 +82,11 @@ class LeaseKeeper:
             self._thread.join(JOIN_S)
 
     def _keep(self) -> None:
-        interval_s = min((group.interval_ms for group in self._groups), default=1_000.0) / 1_000
-        while not self._closing.wait(interval_s):
+        interval_ms = min((group.interval_ms for group in self._groups), default=1_000.0)
+        # From start to start of a round: a slow store must not stretch the time between two renewals.
+        next_at = self._clock.monotonic_ms() + interval_ms
+        while not self._closing.wait(max(0.0, next_at - self._clock.monotonic_ms()) / 1_000):
+            next_at = self._clock.monotonic_ms() + interval_ms
             self.renew()
             self.expire()
 

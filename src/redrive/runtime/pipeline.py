@@ -285,7 +285,8 @@ class Pipeline:
         for delivery in suspects:
             ended = self._endings.before_start(delivery, now)
             if ended is not None:
-                self._tell_interrupted(delivery)
+                if ended.end.letter is not None:
+                    self._tell_interrupted(delivery)
                 self._end(ended)
             elif self._stopping or not self._gate.hold(self):
                 self._end(self._endings.handed_back(delivery, "SUSPECT_WAITS", "Waits until it can run alone."))

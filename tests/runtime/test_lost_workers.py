@@ -1,0 +1,57 @@
+"""Workers that die (cases.md RC-06, SD-06), and messages that kill them."""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+
+from tests.runtime.fleet import Fleet
+from tests.runtime.stage import PATIENCE_S, depth, letters
+
+
+async def test_a_message_that_kills_its_worker_is_dead_after_its_attempts_and_takes_no_neighbour_with_it(
+    fleet: Fleet,
+) -> None:
+    async with fleet.app() as app:
+        await app.publish_many(
+            "orders", [({"n": n, "bomb": n == 3}, {"message_id": f"m-{n}"}) for n in range(10)]
+        )
+
+        deaths = 0
+        while deaths < 10 and await depth(app, "orders"):
+            worker = fleet.start("bomb")
+            async with asyncio.timeout(PATIENCE_S):
+                while worker.poll() is None and await depth(app, "orders"):
+                    await asyncio.sleep(0.02)
+            if worker.poll() is None:
+                worker.send_signal(signal.SIGTERM)
+                assert fleet.stopped(worker) == 0
+                break
+            deaths += 1
+
+        (letter,) = await letters(app)
+        assert ("m-3", "WORKER_LOST", 3) == (letter.message.id, letter.reason.code, letter.attempt_count)
+        assert deaths == 3
+        ended = sorted({line["end"] for line in fleet.lines(end=...)})
+        assert [n for n in range(10) if n != 3] == ended
+        assert 3 == len(fleet.lines(start=3))
+        assert max(line["attempt"] for line in fleet.lines(start=...) if line["start"] != 3) <= 2
+
+
+async def test_work_of_a_killed_worker_is_taken_up_by_one_that_lives(fleet: Fleet) -> None:
+    async with fleet.app() as app:
+        first = fleet.start("loop-blocker")
+        fleet.started(first)
+        await app.publish("orders", {"n": 1, "s": 60}, message_id="m-1")
+        fleet.until(lambda: fleet.lines(start=1), what="the first worker has it")
+        second = fleet.start("bomb")
+        fleet.started(second)
+
+        first.kill()
+        fleet.until(lambda: fleet.lines(end=1, pid=second.pid), what="the second worker has done it")
+
+        (again,) = fleet.lines(end=1)
+        assert again["attempt"] == 2
+        assert [] == await letters(app)
+        second.send_signal(signal.SIGTERM)
+        assert fleet.stopped(second) == 0
