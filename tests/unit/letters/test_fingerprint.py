@@ -37,6 +37,7 @@ from redrive.core.letters.fingerprint import (
         ("no file /var/data/77/a.json", "no file <path>"),
         (r"no file C:\data\77\a.json", "no file <path>"),
         ("key 'abc' and \"d e\"", "key <quoted> and <quoted>"),
+        ("it doesn't exist, can't load", "it doesn't exist, can't load"),
         ("a\n\t b", "a b"),
         ("HTTP status of the carrier", "HTTP status of the carrier"),
         ("deadbeef cafe", "deadbeef cafe"),
