@@ -221,11 +221,12 @@ class Service:
     ) -> Plan:
         """Exactly what `redrive` would do with these letters now: what it sends where, what it skips and why."""
         options = JobOptions() if options is None else options
+        now = self._app.clock.now()
         sends, skips = Counter[str](), Counter[str]()
         letters: list[LetterSummary] = []
         skipped: list[Skip] = []
         async for letter in self._selected(redrivable(selection), limit=options.limit, on_count=on_count):
-            why = refusal(letter, options, job_id="")
+            why = refusal(letter, options, job_id="", at=now)
             if why is None:
                 sends[letter.queue] += 1
                 letters += [letter] if len(letters) < SHOWN else []

@@ -58,6 +58,16 @@ def test_a_closed_letter_stays_out_even_with_force() -> None:
     assert refusal(replace(LETTER, state=ReviewState.REPLAYED), JobOptions(force=True), job_id="job") is None
 
 
+def test_a_letter_whose_retention_has_ended_stays_out_of_a_redrive_of_all() -> None:
+    letters = [replace(LETTER, expires_at=expires_at) for expires_at in (None, 99, 100, 101)]
+
+    why = [refusal(letter, JobOptions(), job_id="job", at=100) for letter in letters]
+
+    assert [None, "its retention has ended: use --force", "its retention has ended: use --force", None] == why
+    assert refusal(letters[1], JobOptions(force=True), job_id="job", at=100) is None
+    assert refusal(letters[1], JobOptions(), job_id="job") is None
+
+
 def test_a_letter_in_another_job_is_refused_and_names_that_job() -> None:
     held = replace(LETTER, outstanding_job="other")
 

@@ -145,13 +145,22 @@ class Candidate(Protocol):
     @property
     def redrive_count(self) -> int: ...
 
+    @property
+    def expires_at(self) -> UnixMs | None: ...
 
-def refusal(letter: Candidate, options: JobOptions, *, job_id: str) -> str | None:
-    """Why this letter may not be sent by this job, in words for a person; None where it may."""
+
+def refusal(letter: Candidate, options: JobOptions, *, job_id: str, at: UnixMs | None = None) -> str | None:
+    """Why this letter may not be sent by this job, in words for a person; None where it may.
+
+    `at`: when the job was created. A letter whose retention had ended by then is out, as one that is archived; None
+    does not look at it (the item was staged already).
+    """
     if letter.state not in OPEN_STATES and not (letter.state is ReviewState.REPLAYED and options.force):
         return f"it is {letter.state}: restore it first"
     if letter.outstanding_job not in (None, job_id):
         return f"it is in progress in job {letter.outstanding_job}"
+    if at is not None and letter.expires_at is not None and letter.expires_at <= at and not options.force:
+        return "its retention has ended: use --force"
     if letter.redrive_count >= options.max_redrives and not options.force:
         return f"it was redriven {letter.redrive_count} times (maximum {options.max_redrives}): use --force"
     return None

@@ -166,7 +166,7 @@ def stage(tx: Tx, job: Job, *, limit: int) -> Job:
     )
     items = []
     for position, (_, letter) in enumerate(selected[:room], stored.counts.selected):
-        why = refusal(letter, stored.options, job_id=stored.id)
+        why = refusal(letter, stored.options, job_id=stored.id, at=stored.created_at)
         items.append((seq, position, text_in(letter.id), "pending" if why is None else "skipped", why))
     insert_rows(tx.connection, "INSERT INTO redrive_item (job_seq, position, letter_id, state, why)", items)
     _hold(tx, stored.id, [item[2] for item in items if item[4] is None])

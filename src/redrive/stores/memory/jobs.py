@@ -141,7 +141,7 @@ class MemoryJobStore:
         return min(free, key=lambda row: row.job.created_at, default=None)
 
     def _stage_one(self, row: _JobRow, kept: KeptLetter) -> Item:
-        why = refusal(kept.letter, row.job.options, job_id=row.job.id)
+        why = refusal(kept.letter, row.job.options, job_id=row.job.id, at=row.job.created_at)
         if why is None:
             self._letters.hold(kept.letter.id, row.job.id)
         return Item(
