@@ -412,3 +412,13 @@ async def test_a_rotation_takes_effect_with_the_next_request(gateway: Gateway) -
     after = await send(gateway, body, headers)
 
     assert [401, 202] == [before.status, after.status]
+
+
+async def test_a_rotation_gives_a_sender_no_fresh_burst(make: Make) -> None:
+    gateway = make(rate=1)
+    first = await send(gateway, BODY, [])
+
+    gateway.replace_sources({"courier-x": ["next-secret", SECRET]})
+    second = await send(gateway, BODY, [])
+
+    assert [401, 429] == [first.status, second.status]

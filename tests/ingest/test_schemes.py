@@ -91,6 +91,11 @@ def test_wh02_a_signature_by_a_secret_that_is_gone_is_refused() -> None:
     assert Refusal.SIGNATURE_MISMATCH is standard(BY_2, secrets=(SECRET_1,))
 
 
+@pytest.mark.parametrize("version", ["", "v2,", "v1a,", "V1,", "v1, ", "v1,v1,"])
+def test_wh02_the_right_digest_counts_only_as_v1(version: str) -> None:
+    assert Refusal.SIGNATURE_MISMATCH is standard(version + BY_1.removeprefix("v1,"))
+
+
 def test_wh02_commas_do_not_separate_signatures() -> None:
     assert Refusal.SIGNATURE_MISMATCH is standard(f"{BY_2},{BY_1}", secrets=(SECRET_1,))
 
