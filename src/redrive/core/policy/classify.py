@@ -15,7 +15,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any, Final, TypeAlias
+from typing import Any, Final, Literal, TypeAlias
 
 from redrive.core.policy.catalogue import errors, http, ses, smtp, system
 from redrive.core.policy.catalogue.grpc import BY_STATUS_NAME
@@ -51,7 +51,7 @@ class Rule:
     """
 
     match: Match
-    kind: FailureKind = FailureKind.PERMANENT
+    kind: FailureKind | Literal["transient", "permanent"] = FailureKind.PERMANENT
     code: str | None = None
 
     def __post_init__(self) -> None:
@@ -144,7 +144,7 @@ def _classify_one(error: BaseException, rules: Sequence[Rule], now: UnixMs) -> F
         for rule in rules:
             if rule.fits(cause):
                 code = rule.code or code_of(type(cause).__name__)
-                return _failure(error, _Found(kind=rule.kind, code=code))
+                return _failure(error, _Found(kind=FailureKind(rule.kind), code=code))
     own = _own(error, now)
     found = own or next((found for cause in causes[1:] if (found := _own(cause, now))), None)
     found = found or _of_context(error, now)
