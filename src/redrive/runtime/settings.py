@@ -10,7 +10,7 @@ import dataclasses
 import difflib
 import os
 import tomllib
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
@@ -134,16 +134,15 @@ def _parsed(values: Mapping[str, Any], *, source: str) -> dict[str, Any]:
     for name, value in values.items():
         field = _FIELDS.get(name)
         if field is None:
-            raise unknown_name(name, _FIELDS, source=source)
+            raise ConfigurationError(f"{name} in {source} is unknown.", hint=nearest(name, _FIELDS))
         parsed[field.name] = _value(field, value, source)
     return parsed
 
 
-def unknown_name(name: str, known: Mapping[str, object] | tuple[str, ...], *, source: str) -> ConfigurationError:
-    """The error for a key nobody knows, with the nearest known one as a hint."""
-    near = difflib.get_close_matches(name, list(known), n=1)
-    hint = f"Did you mean {near[0]}?" if near else f"Known: {', '.join(sorted(known))}."
-    return ConfigurationError(f"{name} in {source} is unknown.", hint=hint)
+def nearest(name: str, known: Iterable[str]) -> str:
+    """The hint for a name nobody knows: the nearest known one, else all of them."""
+    near = difflib.get_close_matches(name, names := sorted(known), n=1)
+    return f"Did you mean {near[0]}?" if near else f"Known: {', '.join(names)}."
 
 
 def _value(field: dataclasses.Field[Any], value: Any, source: str) -> Any:

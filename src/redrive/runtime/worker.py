@@ -25,7 +25,7 @@ from redrive.runtime.gate import Gate
 from redrive.runtime.hosting import host_process
 from redrive.runtime.leases import LeaseGroup, LeaseKeeper
 from redrive.runtime.pipeline import Pipeline
-from redrive.runtime.settings import unknown_name
+from redrive.runtime.settings import nearest
 from redrive.runtime.upkeep import Upkeep
 
 if TYPE_CHECKING:
@@ -52,7 +52,8 @@ class Worker:
         self.queues = tuple(app.consumers) if queues is None else tuple(dict.fromkeys(queues))
         for queue in self.queues:
             if queue not in app.consumers:
-                raise unknown_name(f'The queue "{queue}"', tuple(app.consumers), source=f'the app "{app.name}"')
+                text = f'The app "{app.name}" has no consumer for the queue "{queue}". Nothing was consumed.'
+                raise ConfigurationError(text, hint=nearest(queue, app.consumers))
         if not self.queues:
             raise ConfigurationError(f'The app "{app.name}" has no consumer; there is nothing to work on.')
         self._owns_process = owns_process

@@ -1,0 +1,136 @@
+"""The broker or store is away: consuming pauses, nothing spins, nothing is lost."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from typing import Any
+
+import pytest
+
+from redrive import Redrive
+from redrive.core.ports import End, Taken
+from redrive.errors import BrokerUnavailableError
+from redrive.testing import FakeClock
+from tests.runtime.stage import Told, depth, letters, working
+
+
+class Away:
+    """A ledger that can be switched off, wholly or for one call."""
+
+    def __init__(self, ledger: Any) -> None:
+        self._ledger = ledger
+        self.is_away: set[str] = set()
+        self.calls: list[str] = []
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._ledger, name)
+
+    async def take(self, queue: str, **arguments: Any) -> list[Taken]:
+        self._check("take")
+        taken: list[Taken] = await self._ledger.take(queue, **arguments)
+        return taken
+
+    async def commit(self, batch: Sequence[End]) -> list[bool]:
+        self._check("commit")
+        settled: list[bool] = await self._ledger.commit(batch)
+        return settled
+
+    def renew(self, batch: Sequence[Taken], *, lease_ms: int) -> list[bool]:
+        self._check("renew")
+        renewed: list[bool] = self._ledger.renew(batch, lease_ms=lease_ms)
+        return renewed
+
+    def _check(self, call: str) -> None:
+        self.calls.append(call)
+        if call in self.is_away:
+            raise BrokerUnavailableError("The store is away.")
+
+
+def _switchable(app: Redrive) -> Away:
+    away = Away(app.backend.ledger)
+    object.__setattr__(app.backend, "ledger", away)
+    return away
+
+
+async def test_an_outage_pauses_with_growing_delays_and_is_over_by_itself() -> None:
+    clock = FakeClock()
+    app = Redrive("shop", broker="memory://", clock=clock)
+    handled = []
+
+    @app.consumer("orders")
+    async def handle(order: dict[str, Any]) -> None:
+        handled.append(order["n"])
+
+    told = Told(app)
+    async with app:
+        away = _switchable(app)
+        away.is_away = {"take", "commit", "renew"}
+        worker = app.worker()
+        running = asyncio.create_task(worker.run())
+        await clock.run_until(lambda: told.count("consumer.paused") >= 1)
+        assert not worker.is_ready
+        await clock.advance(300_000)
+        tries, delays = len(away.calls), [fields["delay_ms"] for fields in told.named("consumer.paused")]
+        await app.publish("orders", {"n": 1})
+        away.is_away = set()
+        await clock.run_until(lambda: handled == [1], limit_ms=60_000)
+        await clock.run_until(lambda: told.count("consumer.resumed") == 1, limit_ms=60_000)
+
+        assert worker.is_ready
+        assert tries <= 25
+        assert 750 <= delays[0] <= 1_250
+        assert max(delays) <= 30_000
+        assert max(delays) > 15_000
+        worker.stop()
+        await clock.run_until(running.done)
+
+
+@pytest.mark.parametrize("outcome", ["processed", "dead"])
+async def test_an_end_that_could_not_be_written_is_written_when_the_store_is_back(
+    make_app: Any, outcome: str
+) -> None:
+    app: Redrive = make_app(pause_initial="20ms", pause_max="50ms")
+    runs = []
+
+    @app.consumer("orders")
+    async def handle(order: dict[str, Any]) -> None:
+        runs.append(order["n"])
+        if outcome == "dead":
+            raise ValueError("bad") from UnicodeDecodeError("utf-8", b"", 0, 1, "x")
+
+    told = Told(app)
+    async with app:
+        away = _switchable(app)
+        away.is_away = {"commit"}
+        async with working(app):
+            await app.publish("orders", {"n": 1}, message_id="m-1")
+            await told.until("consumer.paused", 3)
+            away.is_away = set()
+            await told.until("deliveries.processed" if outcome == "processed" else "delivery.dead_lettered")
+
+            assert [1] == runs
+            assert await depth(app, "orders") == 0
+            assert (0 if outcome == "processed" else 1) == len(await letters(app))
+
+
+async def test_one_end_the_store_cannot_hold_does_not_keep_the_others_from_ending(app: Redrive) -> None:
+    class Choosy(Away):
+        async def commit(self, batch: Sequence[End]) -> list[bool]:
+            if any(end.taken.received.message.id == "m-1" for end in batch):
+                raise TypeError("a bug")
+            return await super().commit(batch)
+
+    @app.consumer("orders")
+    async def handle(order: dict[str, Any]) -> None: ...
+
+    told = Told(app)
+    async with app:
+        object.__setattr__(app.backend, "ledger", Choosy(app.backend.ledger))
+        await app.publish_many("orders", [({"n": n}, {"message_id": f"m-{n}"}) for n in range(5)])
+        async with working(app):
+            await told.until("deliveries.processed", 4)
+            await told.until("delivery.unsettled")
+
+        assert ["m-1"] == [fields["message_id"] for fields in told.named("delivery.unsettled")]
+        assert await depth(app, "orders") == 1
