@@ -46,7 +46,7 @@ class Order:
     """What every campaign message says: its name, how long to work, and how it fails."""
 
     name: str
-    work_ms: float = 2.0
+    work_ms: float = 5.0
     is_flaky: bool = False
     is_broken: bool = False
     is_bomb: bool = False
@@ -68,6 +68,8 @@ async def plain(order: Order, delivery: Delivery) -> None:
     """An effect outside redrive's file: it may be repeated for messages in hand at a kill."""
     await work(order, delivery)
     journal().write(EFFECT, delivery.queue, order.name, attempt=delivery.attempt)
+    # The moment between an effect and its settlement is where a kill repeats it: make it longer than it is by nature.
+    await asyncio.sleep(order.work_ms / 1_000)
 
 
 for _queue in ("plain", "hooks", "deploys"):

@@ -23,7 +23,8 @@ from redrive import Redrive, Settings
 
 ROOT: Final = Path(__file__).resolve().parent.parent
 POLL_S: Final = 0.05
-LOG_TAIL: Final = 30
+LOG_TAIL: Final = 15
+LOG_WIDTH: Final = 300
 
 Result = TypeVar("Result")
 
@@ -182,10 +183,7 @@ class Stage:
 
     def story(self, end: str) -> str:
         """The transcript, the ends of the logs, and `end`."""
-        tails = [
-            f"--- {process.log.name}\n" + "\n".join(process.log.read_text(errors="replace").splitlines()[-LOG_TAIL:])
-            for process in self.processes[-6:]
-        ]
+        tails = [f"--- {process.log.name}\n" + "\n".join(_tail(process.log)) for process in self.processes[-6:]]
         return "\n".join([f"seed {self.seed}", *self._told, *tails, "", end, f"Again: --seed {self.seed}"])
 
 
@@ -216,6 +214,10 @@ def free_port() -> int:
 
 async def _nothing(_app: Redrive) -> None:
     pass
+
+
+def _tail(log: Path) -> list[str]:
+    return [line[:LOG_WIDTH] for line in log.read_text("utf-8", errors="replace").splitlines()[-LOG_TAIL:]]
 
 
 def _short(value: object) -> str:
