@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import sys
 from collections.abc import Iterator, Mapping
+from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, BinaryIO, Final
 
@@ -147,17 +148,11 @@ async def _publish_lines(
     """Send the lines in batches. A file is read twice, so that a bad line is found before anything is sent."""
     from redrive.service import Receipt
 
-    if str(file) == STDIN:
-        lines: Iterator[bytes] = _checked(sys.stdin.buffer, "standard input")
-        total = None
-    else:
-        with _opened(file) as stream:
-            total = sum(1 for _ in _checked(stream, str(file)))
-        lines = _checked(_opened(file), str(file))
     arguments = {**common, "content_type": content_type or JSON_TYPE}
+    total = None if str(file) == STDIN else _count(file)
     sum_ = Receipt(queue=queue, published=0)
-    with Bar("publish", total=total, is_quiet=is_quiet) as bar:
-        for batch in _batches(lines):
+    with _opened(file) as stream, Bar("publish", total=total, is_quiet=is_quiet) as bar:
+        for batch in _batches(_checked(stream, str(file))):
             part = await service.publish(queue, [(line, arguments) for line in batch])
             sum_ = Receipt(
                 queue=queue,
@@ -169,7 +164,14 @@ async def _publish_lines(
     return sum_
 
 
-def _opened(file: Path) -> BinaryIO:
+def _count(file: Path) -> int:
+    with _opened(file) as stream:
+        return sum(1 for _ in _checked(stream, str(file)))
+
+
+def _opened(file: Path) -> AbstractContextManager[BinaryIO]:
+    if str(file) == STDIN:
+        return nullcontext(sys.stdin.buffer)
     try:
         return file.open("rb")
     except OSError as error:

@@ -1,0 +1,334 @@
+"""`redrive dlq …` on a real file: what it prints, what it changes, and what it refuses."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+
+from redrive.core.letters.letter import ReviewState
+from redrive.core.letters.selection import Selection
+from redrive.core.settlement import Reason
+from redrive.runtime.app import Redrive
+from redrive.testing.samples import HARD_BODIES, HARD_HEADERS, QUEUE, hard_letter, letter, message
+from tests.surfaces.conftest import Cli, put
+
+APP = ("--app", "shop:app")
+
+SUMMARY = {
+    "id", "queue", "dead_letter_queue", "state", "reason_code", "reason_text", "error_type", "error_code",
+    "attempt_count", "message_id", "key", "tenant", "message_type", "group", "group_title", "first_failed_at",
+    "dead_lettered_at", "expires_at", "redrive_count", "previous", "outstanding_job", "body_bytes",
+}  # fmt: skip
+HOSTILE = "\x1b]0;owned\x07\x1b[2J<img src=x onerror=alert(1)>[bold red]x[/]\u202egnp.exe\r\n"
+
+
+async def states(shop: Redrive) -> dict[str, ReviewState]:
+    page = await shop.backend.letters.find(Selection(), limit=100)
+    return {found.id: found.state for found in page.letters}
+
+
+async def waiting(shop: Redrive, queue: str = QUEUE) -> int:
+    return len(await shop.backend.broker.peek(queue, limit=1_000))
+
+
+# ------------------------------------------------------------------------------------------------- looking
+
+
+async def test_a_list_is_paged_oldest_first(cli: Cli, shop: Redrive) -> None:
+    ids = await put(shop, 5)
+
+    first = cli("dlq", "list", *APP, "--limit", "3", "--json").json
+    second = cli("dlq", "list", *APP, "--limit", "3", "--cursor", first["cursor"], "--json").json
+
+    assert ids == [found["id"] for found in first["letters"] + second["letters"]]
+    assert second["cursor"] is None
+    assert set(first["letters"][0]) == SUMMARY
+    assert re.fullmatch(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}Z", first["letters"][0]["dead_lettered_at"])
+
+
+async def test_filters_hold_together(cli: Cli, shop: Redrive) -> None:
+    await put(shop, 3)
+    await shop.backend.letters.put(
+        [
+            letter(
+                "dl_other",
+                died_at=shop.clock.now() - 7_200_000,
+                reason=Reason(code="EXPIRED", text="too old"),
+                error_code="EXPIRED",
+                error_type=None,
+                fingerprint="fp-2",
+                message=message("m-x", tenant="acme", key="k-x"),
+            )
+        ]
+    )
+
+    def found(*filters: str) -> list[str]:
+        return [entry["id"] for entry in cli("dlq", "list", *APP, *filters, "--json").json["letters"]]
+
+    assert ["dl_other"] == found("--reason", "EXPIRED")
+    assert ["dl_other"] == found("--tenant", "acme", "--key", "k-x", "--group", "fp-2", "--error-code", "EXPIRED")
+    assert ["dl_other"] == found("--until", "1h")
+    assert ["dl_0001", "dl_0002", "dl_0003"] == found("orders", "--since", "1h", "--error-type", "TimeoutError")
+    assert ["dl_other"] == found("orders.dead", "--text", "TOO OLD")
+    assert ["dl_0002"] == found("--id", "dl_0002")
+    assert [] == found("--tenant", "acme", "--reason", "TIMEOUT_EXHAUSTED")
+
+
+def test_the_same_clock_time_in_two_offsets_is_two_instants() -> None:
+    """cases.md BO-05."""
+    from redrive.cli.options import parse_time
+
+    summer = parse_time("2025-10-26T02:30:00+02:00", "--since")
+    winter = parse_time("2025-10-26T02:30:00+01:00", "--since")
+
+    assert (1_761_438_600_000, 1_761_442_200_000) == (summer, winter)
+
+
+async def test_one_letter_is_shown_with_everything(cli: Cli, shop: Redrive) -> None:
+    await shop.backend.letters.put([hard_letter()])
+
+    shown = cli("dlq", "show", "dl_hard", *APP, "--json").json
+
+    assert {"$bytes": __import__("base64").b64encode(HARD_BODIES["not UTF-8"]).decode()} == shown["message"]["body"]
+    assert len(HARD_HEADERS) == len(shown["message"]["headers"])
+    assert {"$time": "2023-11-14T22:13:20Z"} == shown["message"]["headers"]["t"]
+    assert True is shown["message"]["headers"]["b"]
+    assert ["failed", "interrupted"] == [entry["outcome"] for entry in shown["history"]]
+    assert [] == shown["audit"]
+
+
+async def test_looking_changes_nothing(cli: Cli, shop: Redrive) -> None:
+    """cases.md BR-01."""
+    ids = await put(shop, 5)
+    before = [await shop.backend.letters.get(id_) for id_ in ids]
+
+    for _ in range(3):
+        cli("dlq", "list", *APP)
+        cli("dlq", "show", ids[0], *APP)
+        cli("dlq", "stats", *APP)
+
+    assert before == [await shop.backend.letters.get(id_) for id_ in ids]
+    assert ids == [entry["id"] for entry in cli("dlq", "list", *APP, "--json").json["letters"]]
+
+
+async def test_stats_name_the_problems(cli: Cli, shop: Redrive) -> None:
+    await put(shop, 3)
+
+    shown = cli("dlq", "stats", "orders", *APP, "--json").json
+
+    assert (3, {"pending": 3}, {"orders": 3}) == (shown["total"], shown["by_state"], shown["by_queue"])
+    assert [("fp-1", "TimeoutError: no answer", 3)] == [
+        (group["group"], group["title"], group["count"]) for group in shown["groups"]
+    ]
+
+
+async def test_a_terminal_does_not_obey_what_a_message_says(cli: Cli, shop: Redrive) -> None:
+    """cases.md BR-02, for terminals."""
+    await shop.backend.letters.put(
+        [
+            letter(
+                "dl_evil",
+                died_at=shop.clock.now(),
+                reason=Reason(code="X", text=HOSTILE),
+                group_title=HOSTILE,
+                message=message("m" + HOSTILE, tenant=HOSTILE, headers={HOSTILE: HOSTILE}, body=HOSTILE.encode()),
+            )
+        ]
+    )
+
+    for arguments in (("list",), ("show", "dl_evil"), ("stats",)):
+        shown = cli("dlq", *arguments, *APP)
+        assert 0 == shown.code, shown
+        assert not re.search("[\x00-\x09\x0b-\x1f\x7f\u202e]", shown.out + shown.err)
+    assert "[bold red]x[/]" in cli("dlq", "list", *APP).out
+
+
+async def test_a_reader_that_goes_away_is_no_error(here, shop: Redrive) -> None:
+    import subprocess
+
+    from tests.surfaces.conftest import COMMAND, clean_environment
+
+    await put(shop, 500)
+
+    script = f"{' '.join(COMMAND)} dlq list --limit 500 --json {' '.join(APP)} | head -c 10"
+    done = subprocess.run(script, shell=True, cwd=here, env=clean_environment(), capture_output=True, check=False)
+
+    assert b"" == done.stderr
+    assert 10 == len(done.stdout)
+
+
+async def test_an_unknown_letter_is_named(cli: Cli, shop: Redrive) -> None:
+    shown = cli("dlq", "show", "dl_nobody", *APP, "--json")
+
+    assert (1, "not_found") == (shown.code, shown.error["code"])
+    assert "dl_nobody" in shown.error["text"]
+
+
+# ------------------------------------------------------------------------------------------------- redriving
+
+
+async def test_a_dry_run_tells_and_changes_nothing(cli: Cli, shop: Redrive) -> None:
+    await put(shop, 3)
+
+    shown = cli("dlq", "redrive", "orders.dead", "--limit", "2", "--rate", "120/min", "--dry-run", *APP, "--json")
+
+    assert 0 == shown.code
+    assert (True, 2, 0, 1_000) == tuple(shown.json[name] for name in ("dry_run", "send", "skip", "takes_ms"))
+    assert [{"queue": "orders", "target": "orders", "send": 2, "skip": 0}] == shown.json["queues"]
+    assert ["dl_0001", "dl_0002"] == shown.json["letters"]
+    assert {ReviewState.PENDING} == set((await states(shop)).values())
+
+
+async def test_a_limit_sends_the_oldest(cli: Cli, shop: Redrive) -> None:
+    """systems.md A, Replay: by the dead-letter queue's name, up to N."""
+    await put(shop, 3)
+
+    shown = cli(
+        "dlq", "redrive", "orders.dead", "--limit", "2", "--yes", "--note", "fixed", "--actor", "ann", *APP, "--json"
+    )
+
+    assert 0 == shown.code
+    assert ("done", 2, 0, "ann", "fixed") == tuple(
+        shown.json["job"][name] for name in ("state", "sent", "skipped", "actor", "note")
+    )
+    assert {"dl_0001": "replayed", "dl_0002": "replayed", "dl_0003": "pending"} == await states(shop)
+    assert 2 == await waiting(shop)
+
+
+async def test_without_a_terminal_and_without_yes_nothing_is_sent(cli: Cli, shop: Redrive) -> None:
+    await put(shop, 1)
+
+    shown = cli("dlq", "redrive", "orders", *APP, "--json")
+
+    assert 2 == shown.code
+    assert "--yes" in shown.error["hint"]
+    assert 0 == await waiting(shop)
+
+
+async def test_what_is_not_sent_makes_the_exit_code_one(cli: Cli, shop: Redrive) -> None:
+    await put(shop, 1)
+    await shop.backend.letters.put([letter("dl_often", died_at=shop.clock.now(), redrive_count=3)])
+
+    shown = cli("dlq", "redrive", "dl_0001", "dl_often", "dl_nobody", "--yes", *APP, "--json")
+
+    assert 1 == shown.code
+    assert (1, 1, ["dl_nobody"]) == (shown.json["job"]["sent"], shown.json["job"]["skipped"], shown.json["missing"])
+    assert "--force" in shown.json["skipped"][0]["why"]
+
+
+async def test_nothing_to_send_is_said_and_is_no_error(cli: Cli, shop: Redrive) -> None:
+    shown = cli("dlq", "redrive", "orders", *APP)
+
+    assert 0 == shown.code
+    assert "No letters to redrive" in shown.err
+
+
+async def test_the_same_request_key_makes_one_job(cli: Cli, shop: Redrive) -> None:
+    await put(shop, 2)
+    command = ("dlq", "redrive", "dl_0001", "--request-key", "click-1", "--yes", *APP, "--json")
+
+    first, second = cli(*command), cli(*command)
+
+    assert first.json["job"] == second.json["job"]
+    assert 1 == await waiting(shop)
+
+
+async def test_a_detached_job_waits_is_listed_stopped_and_resumed(cli: Cli, shop: Redrive) -> None:
+    await put(shop, 2)
+
+    staged = cli("dlq", "redrive", "orders", "--detach", "--yes", *APP, "--json").json["job"]
+    listed = cli("dlq", "jobs", *APP, "--json").json["jobs"]
+    tried = cli("dlq", "abort", staged["id"], "--dry-run", *APP, "--json")
+    aborted = cli("dlq", "abort", staged["id"], "--yes", "--note", "not yet", "--actor", "ann", *APP, "--json").json[
+        "job"
+    ]
+    resumed = cli("dlq", "resume", staged["id"], *APP, "--json").json["job"]
+    again = cli("dlq", "resume", staged["id"], *APP, "--json")
+    one = cli("dlq", "jobs", staged["id"], *APP).out
+
+    assert ("staged", [staged]) == (staged["state"], listed)
+    assert "staged" == tried.json["job"]["state"]
+    assert ("aborted", "aborted by ann: not yet") == (aborted["state"], aborted["error"])
+    assert ("done", 2) == (resumed["state"], resumed["sent"])
+    assert (1, "illegal_transition") == (again.code, again.error["code"])
+    assert f"Job {staged['id']} is done: 2 letters sent, 0 skipped." in one
+
+
+async def test_another_target_and_kept_attempts_are_options_of_the_job(cli: Cli, shop: Redrive) -> None:
+    await put(shop, 1)
+    await shop.publish("quarantine", {"n": 1})
+
+    shown = cli(
+        "dlq", "redrive", "--all", "--to", "quarantine", "--keep-attempts", "--keep-ttl", "--yes", *APP, "--json"
+    )
+
+    options = shown.json["job"]["options"]
+    assert ("quarantine", True, True) == (options["target_queue"], options["keep_attempts"], options["keep_ttl"])
+    assert 2 == await waiting(shop, "quarantine")
+
+
+async def test_a_target_nobody_knows_fails_the_job_and_it_can_be_resumed(cli: Cli, shop: Redrive) -> None:
+    """cases.md RD-03."""
+    await put(shop, 2)
+
+    broken = cli("dlq", "redrive", "orders", "--to", "gone", "--yes", *APP, "--json")
+    text = cli("dlq", "jobs", broken.json["job"]["id"], *APP)
+    await shop.publish("gone", {"n": 1})
+    resumed = cli("dlq", "resume", broken.json["job"]["id"], *APP, "--json")
+
+    assert (1, "failed", 0) == (broken.code, broken.json["job"]["state"], broken.json["job"]["sent"])
+    assert "gone" in broken.json["job"]["error"]
+    assert "redrive dlq resume" in text.err
+    assert (0, 2) == (resumed.code, resumed.json["job"]["sent"])
+
+
+# ------------------------------------------------------------------------------------------------- reviewing
+
+
+async def test_letters_are_reviewed_closed_and_restored_with_who_and_why(cli: Cli, shop: Redrive) -> None:
+    await put(shop, 3)
+
+    reviewed = cli("dlq", "review", "dl_0001", "--note", "seen", "--actor", "ann", "--yes", *APP, "--json")
+    closed = cli("dlq", "close", "orders", "--limit", "2", "--yes", *APP, "--json")
+    tried = cli("dlq", "restore", "--all", "--dry-run", *APP, "--json")
+    restored = cli("dlq", "restore", "dl_0002", "--yes", *APP, "--json")
+
+    assert (0, "reviewed", 1) == (reviewed.code, reviewed.json["to"], reviewed.json["changed"])
+    assert 2 == closed.json["changed"]
+    assert {"dry_run": True, "verb": "restore", "letters": 2} == tried.json
+    assert 1 == restored.json["changed"]
+    assert {"dl_0001": "closed", "dl_0002": "pending", "dl_0003": "pending"} == await states(shop)
+    audit = cli("dlq", "show", "dl_0001", *APP, "--json").json["audit"]
+    assert ("ann", "reviewed", "seen") == (audit[0]["actor"], audit[0]["action"], audit[0]["note"])
+
+
+async def test_an_archived_letter_is_refused_until_it_is_restored(cli: Cli, shop: Redrive) -> None:
+    """cases.md RD-11."""
+    await put(shop, 1)
+    cli("dlq", "close", "dl_0001", "--yes", *APP)
+
+    refused = cli("dlq", "redrive", "dl_0001", "--yes", *APP, "--json")
+    cli("dlq", "restore", "dl_0001", "--yes", *APP)
+    sent = cli("dlq", "redrive", "dl_0001", "--yes", *APP, "--json")
+
+    assert (1, "it is closed: restore it first") == (refused.code, refused.json["skipped"][0]["why"])
+    assert (0, 1) == (sent.code, sent.json["job"]["sent"])
+
+
+@pytest.mark.parametrize("verb", ["review", "close"])
+async def test_a_try_counts_and_changes_nothing(cli: Cli, shop: Redrive, verb: str) -> None:
+    await put(shop, 2)
+
+    shown = cli("dlq", verb, "orders", "--dry-run", *APP)
+
+    assert f"Would {verb} 2 letters. Nothing was changed.\n" == shown.out
+    assert {ReviewState.PENDING} == set((await states(shop)).values())
+
+
+async def test_a_refusal_makes_the_exit_code_one(cli: Cli, shop: Redrive) -> None:
+    await put(shop, 1)
+
+    shown = cli("dlq", "restore", "dl_0001", "dl_nobody", "--yes", *APP, "--json")
+
+    assert (1, ["dl_nobody"]) == (shown.code, shown.json["missing"])
