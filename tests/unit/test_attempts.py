@@ -85,7 +85,9 @@ def test_the_baseline_of_the_last_redrive_is_taken_off_x_death() -> None:
 def test_a_malformed_own_header_counts_as_absent(junk: Any) -> None:
     headers: Headers = {HEADER_ATTEMPT: junk, "x-death": [{**REJECTED, "count": 2}]}
 
-    assert 2 == failed_by_headers(headers, queue="orders").failed
+    counted = failed_by_headers(headers, queue="orders")
+
+    assert (2, False) == (counted.failed, counted.is_readable)
 
 
 def test_a_broker_that_counts_starts_is_believed_and_headers_are_not_asked() -> None:

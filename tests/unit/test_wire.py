@@ -172,12 +172,22 @@ def nested(levels: int) -> Any:
     return value
 
 
+def tables(levels: int) -> Any:
+    value: Any = {}
+    for _ in range(levels):
+        value = {"t": value}
+    return value
+
+
 def test_headers_nested_too_deep_are_refused_not_recursed_into() -> None:
     with pytest.raises(InvalidMessageError, match="nested deeper"):
         check_headers({"h": nested(5_000)})
     with pytest.raises(InvalidMessageError, match="nested deeper"):
         headers_json({"h": nested(5_000)})
     assert check_headers({"h": nested(MAX_HEADER_DEPTH - 1)})
+    assert check_headers({"h": tables(MAX_HEADER_DEPTH - 1)})
+    with pytest.raises(InvalidMessageError, match="nested deeper"):
+        check_headers({"h": tables(MAX_HEADER_DEPTH)})
 
 
 @pytest.mark.parametrize(

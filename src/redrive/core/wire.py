@@ -386,5 +386,5 @@ class _Reading:
         return None
 
     def __exit__(self, kind: object, error: BaseException | None, traceback: object) -> None:
-        if isinstance(error, KeyError | TypeError | ValueError | AttributeError):
+        if isinstance(error, KeyError | TypeError | ValueError | AttributeError | RecursionError):
             raise InvalidMessageError(f"This is not a {self._what}: {error!r:.120}. Nothing was changed.") from error

@@ -186,6 +186,17 @@ def test_a_real_refused_connection_of_a_client_is_econnrefused() -> None:
     assert (TRANSIENT, "ECONNREFUSED", "httpx.ConnectError") == (failure.kind, failure.code, failure.error_type)
 
 
+def test_how_a_connection_failed_is_found_below_errors_that_say_nothing_or_hide_it() -> None:
+    hidden = raised(lambda: (_ for _ in ()).throw(RuntimeError("says nothing")))
+    hidden.__cause__ = None
+    hidden.__context__ = ConnectionRefusedError(errno.ECONNREFUSED, "refused")
+    error = a_class("requests.exceptions", "ConnectionError")("x")
+    error.__cause__ = hidden
+
+    assert (TRANSIENT, "ECONNREFUSED") == kind_and_code(error)
+    assert (TRANSIENT, "CONNECTION_FAILED") == kind_and_code(chained(type(error)("x"), cause=KeyError("k")))
+
+
 # ------------------------------------------------------------------------------------------------ statuses
 
 
@@ -238,7 +249,7 @@ class AwsError(Exception):
         (AwsError("MessageRejected"), (PERMANENT, "MessageRejected")),
         (AwsError("MailFromDomainNotVerified"), (PERMANENT, "MailFromDomainNotVerified")),
         (AwsError("NeverHeardOf", 500), (TRANSIENT, "HTTP_500")),
-        (AwsError("NeverHeardOf", 403), (PERMANENT, "HTTP_403")),
+        (AwsError("NeverHeardOf", 404), (PERMANENT, "HTTP_404")),
     ],
 )
 def test_an_aws_code_says_more_than_its_status(error: AwsError, expected: tuple[FailureKind, str]) -> None:
@@ -296,7 +307,8 @@ def test_a_node_style_code_is_known() -> None:
     ("status", "kind"),
     [
         (400, PERMANENT),
-        (401, PERMANENT),
+        (401, TRANSIENT),
+        (403, TRANSIENT),
         (404, PERMANENT),
         (408, TRANSIENT),
         (409, TRANSIENT),

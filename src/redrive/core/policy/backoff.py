@@ -203,7 +203,7 @@ class Decorrelated:
 
     def delay_ms(self, attempt: int, u: float) -> Millis:
         """The delay after `attempt`."""
-        # 2 * 1.5**n needs no more than half the ceiling's headroom: what is over the cap is cut below anyway.
+        # The ceiling only keeps the power finite: three times it less the base is over any cap still.
         grown = _power(2 * self.base_ms, 1.5, exponent=attempt - 1, ceiling=3 * MAX_DELAY_MS)
         high = min(float(self.cap_ms), 3 * (grown - self.base_ms))
         return _within(float(self.base_ms), max(high, self.base_ms), u)

@@ -36,7 +36,7 @@ _BUILTINS: Final = {
     "json.JSONDecodeError": permanent(MALFORMED_PAYLOAD, "Python: json"),
     "socket.gaierror": transient("DNS_FAILED", "Python: socket; a name may resolve again"),
     "socket.herror": transient("DNS_FAILED", "Python: socket; a name may resolve again"),
-    "ssl.SSLCertVerificationError": permanent("TLS_CERTIFICATE_INVALID", "Python: ssl"),
+    "ssl.SSLCertVerificationError": transient("TLS_CERTIFICATE_INVALID", "Python: ssl; a certificate can be renewed"),
     "ssl.SSLError": transient("TLS_FAILED", "Python: ssl"),
     "sqlite3.OperationalError": transient("DATABASE_UNAVAILABLE", "Python: sqlite3, locked or busy"),
     "urllib.URLError": transient(CONNECTION_FAILED, "Python: urllib.error"),

@@ -13,6 +13,9 @@ REQUEUE_STATUS: Final = 425
 """Too Early (RFC 8470 §5.2): the message was handed over before its time; that costs no attempt."""
 
 _TRANSIENT: Final = {
+    401: "RFC 9110 §15.5.2 Unauthorized: about the caller's credentials, which are the same for every message",
+    403: "RFC 9110 §15.5.4 Forbidden: about the caller's rights; a change of them by a person helps",
+    407: "RFC 9110 §15.5.8 Proxy Authentication Required: about the caller's credentials",
     408: "RFC 9110 §15.5.9 Request Timeout",
     409: "RFC 9110 §15.5.10 Conflict: a lock or version that passes",
     421: "RFC 9110 §15.5.20 Misdirected Request",
@@ -22,6 +25,10 @@ _TRANSIENT: Final = {
     429: "RFC 6585 §4 Too Many Requests",
     499: "nginx: the client closed the request",
 }
+"""What may pass by itself, or is about the caller and not about this message: giving up on every message at once
+because a token has run out would only move the whole queue into the dead letters. The breaker holds it instead.
+"""
+
 _PERMANENT_5XX: Final = {
     501: "RFC 9110 §15.6.2 Not Implemented",
     505: "RFC 9110 §15.6.6 HTTP Version Not Supported",

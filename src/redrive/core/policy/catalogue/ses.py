@@ -15,10 +15,10 @@ _TRANSIENT_COMMON: Final = (
     "TooManyRequestsException TooManyRequests ProvisionedThroughputExceededException BandwidthLimitExceeded SlowDown "
     "PriorRequestNotComplete TransactionInProgressException ServiceUnavailable ServiceUnavailableException "
     "InternalFailure InternalError InternalServerError InternalServiceError InternalServiceErrorException "
-    "RequestTimeout RequestTimeoutException RequestExpired"
+    "RequestTimeout RequestTimeoutException RequestExpired ExpiredToken ExpiredTokenException AccessDenied "
+    "AccessDeniedException InvalidClientTokenId SignatureDoesNotMatch UnrecognizedClientException"
 )
 _PERMANENT_COMMON: Final = (
-    "AccessDenied AccessDeniedException InvalidClientTokenId SignatureDoesNotMatch UnrecognizedClientException "
     "InvalidParameterValue InvalidParameterCombination MissingParameter ValidationError "
     "ValidationException MalformedQueryString"
 )
