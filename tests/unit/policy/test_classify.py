@@ -394,7 +394,7 @@ def test_a_wrong_rule_is_refused_with_the_field_named(arguments: dict[str, Any])
 
 
 def test_a_rules_kind_may_be_text() -> None:
-    assert FailureKind.TRANSIENT is Rule(KeyError, "transient").kind  # type: ignore[arg-type]
+    assert FailureKind.TRANSIENT is Rule(KeyError, "transient").kind
 
 
 # ------------------------------------------------------------------------------------------------ causes, groups
