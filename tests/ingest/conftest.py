@@ -11,7 +11,7 @@ from redrive.core.message import Message
 from redrive.ingest import Gateway
 from redrive.runtime.app import Redrive
 from redrive.runtime.events import Event
-from redrive.testing.clock import FakeClock
+from redrive.testing import FakeClock
 from tests.ingest.client import SECRET
 
 QUEUE = "courier-events-main"

@@ -29,7 +29,7 @@ from redrive.ingest import (
 )
 from redrive.runtime.app import Redrive
 from redrive.runtime.events import EVENTS, Event
-from redrive.testing.clock import FakeClock
+from redrive.testing import FakeClock
 from tests.ingest.client import NOW_S, SECRET, Answer, send, signed
 from tests.ingest.test_schemes import BODY_44, HUB_EMPTY, SECRET_1
 
@@ -336,10 +336,13 @@ async def test_an_odd_request_id_is_replaced(gateway: Gateway, given: str) -> No
 async def test_a_websocket_is_turned_away(gateway: Gateway) -> None:
     sent: list[Any] = []
 
+    async def receive() -> Any:
+        return {"type": "websocket.connect"}
+
     async def collect(event: Any) -> None:
         sent.append(event)
 
-    await gateway({"type": "websocket"}, collect, collect)
+    await gateway({"type": "websocket"}, receive, collect)
 
     assert "websocket.close" == sent[0]["type"]
 

@@ -14,7 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from redrive.ingest import Gateway, parse_secrets
-from redrive.testing.clock import FakeClock
+from redrive.testing import FakeClock
 from tests.ingest.client import PROBLEM_MEMBERS, send, signed
 from tests.systems.courier import MAIN_QUEUE, SECRETS, courier, webhook
 

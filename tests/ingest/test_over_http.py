@@ -40,7 +40,7 @@ class Served:
 
     async def _run(self) -> None:
         serving = asyncio.create_task(self.server.serve())
-        while not self.server.started:  # noqa: ASYNC110 - uvicorn has no event for it
+        while not self.server.started:
             await asyncio.sleep(0.01)  # sleep: until it is looked at again
         self.port = self.server.servers[0].sockets[0].getsockname()[1]
         self.started.set()

@@ -11,7 +11,7 @@ from redrive.errors import ConfigurationError
 from redrive.ingest import Gateway, SecretsFile, parse_secrets, secrets_from
 from redrive.runtime.app import Redrive
 from redrive.runtime.events import Event
-from redrive.testing.clock import FakeClock
+from redrive.testing import FakeClock
 from tests.ingest.client import send, signed
 
 BODY = b"{}"

@@ -11,7 +11,7 @@ import httpx
 import pytest
 
 from redrive.core.message import Message
-from redrive.testing.clock import FakeClock
+from redrive.testing import FakeClock
 from tests.systems.courier import MAIN_QUEUE, SECRETS, courier, signed, webhook
 
 NOW_S = 1_700_000_000

@@ -52,7 +52,7 @@ class Behind:
 def system(tmp_path: Path) -> Any:
     url = f"sqlite:///{tmp_path / 'courier.db'}"
     with courier(REDRIVE_BROKER=url, RETRY_BACKOFF_BASE_MS="5", RETRY_MAX_ATTEMPTS="3") as system:
-        system.downstream = Behind()
+        vars(system)["downstream"] = Behind()
         yield system
 
 
