@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import signal
 from collections import Counter
+from itertools import chain
 from pathlib import Path
 
 import pytest
@@ -53,8 +54,8 @@ def test_of_fifty_claims_from_five_processes_one_runs_and_the_rest_lose_nothing(
     for child in children:
         end_child(child)
 
-    assert {"Acquired": 1, "InProgress": 49} == Counter(sum(first, []))
-    assert {"Duplicate": 50} == Counter(sum(second, []))
+    assert {"Acquired": 1, "InProgress": 49} == Counter(chain(*first))
+    assert {"Duplicate": 50} == Counter(chain(*second))
     assert [(1,)] == rows(path, "SELECT attempts FROM redrive_claim")
 
 

@@ -17,6 +17,8 @@ import threading
 from collections.abc import Callable
 from typing import Final
 
+from redrive.sqlite.space import shrink
+
 ROWS: Final = 10_000
 """Changed rows after which the log is copied: between 2 and 40 MB of it."""
 
@@ -51,12 +53,15 @@ class Checkpoints:
         self._wanted.set()
         self._thread.join()
 
-    def tend(self, connection: sqlite3.Connection) -> None:
-        """From the writer, after each commit and with no transaction open."""
+    def tend(self, connection: sqlite3.Connection, is_pruned: bool) -> None:  # noqa: FBT001 - called by position
+        """From the writer, after each commit and with no transaction open. `is_pruned`: space may have become free."""
         self._commits += 1
         if self._is_copied:
             self._is_copied = False
             _copy(connection)
+            shrink(connection)
+        elif is_pruned:
+            shrink(connection)
         elif connection.total_changes - self._rows >= ROWS or self._commits >= COMMITS:
             self._rows, self._commits = connection.total_changes, 0
             self._wanted.set()

@@ -30,7 +30,6 @@ from redrive.sqlite.rows import (
     RECEIVED,
     claim_from,
 )
-from redrive.sqlite.space import shrink
 from redrive.sqlite.values import insert_rows, numbers, pieces, text_in, text_out, values_list
 from redrive.sqlite.writer import Tx
 
@@ -304,5 +303,5 @@ def prune(tx: Tx, *, limit: int) -> int:
         "expires_at <= ? ORDER BY expires_at LIMIT ?)",
         (tx.now, limit),
     ).rowcount
-    shrink(tx)
+    tx.is_pruned = True
     return gone

@@ -24,7 +24,6 @@ from redrive.sqlite.rows import (
     summary_from,
     summary_row,
 )
-from redrive.sqlite.space import shrink
 from redrive.sqlite.values import insert_rows, numbers, text_in, text_out
 from redrive.sqlite.writer import Tx
 
@@ -146,5 +145,5 @@ def prune(tx: Tx, *, now: UnixMs, limit: int) -> int:
     seqs = numbers([row[0] for row in rows])
     for table, column in (("letter", "seq"), ("letter_content", "seq"), ("audit", "letter_seq")):
         tx.execute(f"DELETE FROM redrive_{table} WHERE {column} IN (SELECT value FROM json_each(?))", (seqs,))  # noqa: S608
-    shrink(tx)
+    tx.is_pruned = True
     return len(rows)

@@ -41,11 +41,14 @@ GROUP_MAX: Final = 256
 
 @dataclass(slots=True)
 class Tx:
-    """An open write transaction. `now` is one instant for all of it; `wake` names queues to wake after the commit."""
+    """An open write transaction. `now` is one instant for all of it; `wake` names queues to wake after the commit.
+    `is_pruned`: records went for good, so that their space may be given back.
+    """
 
     connection: sqlite3.Connection
     now: UnixMs
     woken: set[str] = field(default_factory=set)
+    is_pruned: bool = False
 
     def execute(self, sql: str, parameters: Any = ()) -> sqlite3.Cursor:
         """One statement."""
@@ -83,7 +86,7 @@ class Writer:
         lock_timeout_ms: int,
         is_full: bool,
         on_commit: Callable[[set[str]], None],
-        tend: Callable[[sqlite3.Connection], None],
+        tend: Callable[[sqlite3.Connection, bool], None],
     ) -> None:
         self._connection = connection
         self._path = path
@@ -94,6 +97,7 @@ class Writer:
         self._is_synced: bool | None = None
         self._on_commit = on_commit
         self._tend = tend
+        self._is_pruned = False
         self._calls: deque[_Call] = deque()
         self._some = threading.Condition()
         self._is_closing = False
@@ -149,7 +153,8 @@ class Writer:
         while group := self._next_group():
             self._carry_out(group)
             self._answer(group)
-            self._tend(self._connection)
+            is_pruned, self._is_pruned = self._is_pruned, False
+            self._tend(self._connection, is_pruned)
 
     def _next_group(self) -> list[_Call]:
         with self._some:
@@ -194,6 +199,7 @@ class Writer:
                 raise
         finally:
             self._turn.release()
+        self._is_pruned = self._is_pruned or tx.is_pruned
         if tx.woken:
             self._on_commit(tx.woken)
 

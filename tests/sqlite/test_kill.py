@@ -1,0 +1,98 @@
+"""`kill -9` at random moments, with real processes: nothing accepted is lost, nothing takes effect twice."""
+
+from __future__ import annotations
+
+import random
+import time
+from pathlib import Path
+
+import pytest
+
+from redrive.runtime.clock import SystemClock
+from redrive.sqlite import SqliteFile, SqliteLedger, check
+from tests.sqlite.steps import end_child, many, read_line, rows, run, start_child
+
+MESSAGES = 400
+KILLS = 8
+PUBLISHER_KILLS = 4
+LEASE_MS = 400
+LIMIT_S = 60
+
+
+async def test_workers_killed_at_any_moment_lose_nothing_and_repeat_no_effect(
+    path: Path, live_file: SqliteFile, live_ledger: SqliteLedger
+) -> None:
+    run(path, "CREATE TABLE effects (name TEXT NOT NULL)")
+    await live_ledger.publish(many(MESSAGES))
+    await live_file.close()
+    chance = random.Random(20_260_101)
+
+    for _ in range(KILLS):
+        children = [start_child(path, "work", str(LEASE_MS)) for _ in range(2)]
+        for child in children:
+            read_line(child)
+        time.sleep(chance.uniform(0.0, 0.15))  # sleep: the moment of the kill is random
+        for child in children:
+            end_child(child)
+        assert () == check(path).problems
+    finisher = start_child(path, "work", str(LEASE_MS))
+    finish(path)
+    end_child(finisher)
+
+    names = [name for (name,) in rows(path, "SELECT name FROM effects")]
+    assert MESSAGES == len(names)
+    assert MESSAGES == len(set(names))
+    assert {(2,)} == set(rows(path, "SELECT state FROM redrive_claim"))
+    assert [(0,)] == rows(path, "SELECT count(*) FROM redrive_attempt")
+    assert () == check(path).problems
+
+
+def finish(path: Path) -> None:
+    """Wait until no message is left."""
+    deadline = time.monotonic() + LIMIT_S
+    while rows(path, "SELECT count(*) FROM redrive_message") != [(0,)]:
+        assert time.monotonic() < deadline, "messages are stuck"
+        time.sleep(0.05)  # sleep: another process works
+
+
+@pytest.mark.parametrize("batch", [1, 25])
+def test_a_publisher_killed_at_any_moment_keeps_what_was_answered(path: Path, batch: int) -> None:
+    chance = random.Random(batch)
+    for _ in range(PUBLISHER_KILLS):
+        before = count(path)
+        child = start_child(path, "publish", "1000000", str(batch))
+        read_line(child)
+        answered = 0
+        until = time.monotonic() + chance.uniform(0.02, 0.2)
+        while time.monotonic() < until:
+            answered = int(read_line(child))
+        end_child(child)
+
+        stored = count(path) - before
+        # One more batch may be in without its answer having been read; never half of one.
+        assert answered <= stored
+        assert 0 == stored % batch
+        assert () == check(path).problems
+
+
+def count(path: Path) -> int:
+    return int(rows(path, "SELECT count(*) FROM redrive_message")[0][0]) if path.exists() else 0
+
+
+async def test_two_processes_share_one_file_and_each_message_is_handled_once(path: Path) -> None:
+    file = SqliteFile(path, clock=SystemClock())
+    await file.open()
+    run(path, "CREATE TABLE effects (name TEXT NOT NULL)")
+    children = [start_child(path, "work", "30000") for _ in range(2)]
+    for child in children:
+        read_line(child)
+
+    for start in range(0, MESSAGES, 50):
+        await SqliteLedger(file).publish(many(50, start=start))
+    finish(path)
+    for child in children:
+        end_child(child)
+    await file.close()
+
+    names = [name for (name,) in rows(path, "SELECT name FROM effects")]
+    assert sorted(f"m-{n}" for n in range(MESSAGES)) == sorted(names)
