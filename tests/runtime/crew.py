@@ -1,4 +1,4 @@
-"""Handlers and workers for tests that need processes of their own. Run: python -m tests.runtime.crew URL JOURNAL NAME."""
+"""Handlers and workers for tests that need processes: python -m tests.runtime.crew URL JOURNAL NAME."""
 
 from __future__ import annotations
 
@@ -55,7 +55,8 @@ def make(name: str, url: str, journal: Path) -> Redrive:
     settings = {"durability": "normal", "grace": os.environ.get("CREW_GRACE", "20s")}
     app = Redrive("crew", broker=url, settings=settings)
     _APPS[name](app, journal)
-    app.events.subscribe(lambda event: note(journal, **{**_plain(event.fields), "event": event.name, "pid": os.getpid()}))
+    mine = {"pid": os.getpid()}
+    app.events.subscribe(lambda event: note(journal, **{**_plain(event.fields), "event": event.name, **mine}))
     return app
 
 

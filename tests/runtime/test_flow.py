@@ -17,7 +17,9 @@ async def test_consecutive_transient_failures_open_the_breaker_and_one_success_c
     app = Redrive("shop", broker="memory://", clock=clock)
     is_down, runs = True, 0
 
-    @app.consumer("orders", concurrency=1, breaker=BreakerPolicy(failures=3, probe=Fixed("10s")), retry=Retry(backoff=NEVER))
+    breaker = BreakerPolicy(failures=3, probe=Fixed("10s"))
+
+    @app.consumer("orders", concurrency=1, breaker=breaker, retry=Retry(backoff=NEVER))
     async def handle(order: dict[str, Any]) -> None:
         nonlocal runs
         runs += 1
@@ -142,12 +144,15 @@ async def test_no_retry_runs_early_and_each_runs_at_its_own_time() -> None:
 
     told = Told(app)
     app.events.subscribe(
-        lambda event: due.update({event.fields["message_id"]: event.fields["due_at"]})
-        if event.name == "delivery.retry_scheduled"
-        else None
+        lambda event: (
+            due.update({event.fields["message_id"]: event.fields["due_at"]})
+            if event.name == "delivery.retry_scheduled"
+            else None
+        )
     )
     async with app:
-        await app.publish_many("orders", [({"n": f"m-{n}"}, {"message_id": f"m-{n}", "delay": n / 100}) for n in range(500)])
+        ids = {f"m-{n}": n / 100 for n in range(500)}
+        await app.publish_many("orders", [({"n": id_}, {"message_id": id_, "delay": s}) for id_, s in ids.items()])
         worker = app.worker()
         running = asyncio.create_task(worker.run())
         await clock.run_until(lambda: told.count("deliveries.processed") == 500, limit_ms=120_000)

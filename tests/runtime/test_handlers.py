@@ -68,9 +68,7 @@ async def test_a_payload_arrives_as_it_is_annotated(kind: Any, expected: Any) ->
     told = Told(app)
     async with working(app):
         await app.publish("orders", b'{"id":1,"lines":["a"]}')
-        await told.until_true(
-            lambda: told.count("deliveries.processed") + told.count("delivery.dead_lettered") == 1
-        )
+        await told.until_true(lambda: told.count("deliveries.processed") + told.count("delivery.dead_lettered") == 1)
 
     assert [expected] == got
 

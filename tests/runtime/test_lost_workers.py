@@ -13,9 +13,7 @@ async def test_a_message_that_kills_its_worker_is_dead_after_its_attempts_and_ta
     fleet: Fleet,
 ) -> None:
     async with fleet.app() as app:
-        await app.publish_many(
-            "orders", [({"n": n, "bomb": n == 3}, {"message_id": f"m-{n}"}) for n in range(10)]
-        )
+        await app.publish_many("orders", [({"n": n, "bomb": n == 3}, {"message_id": f"m-{n}"}) for n in range(10)])
 
         deaths = 0
         while deaths < 10 and await depth(app, "orders"):

@@ -87,9 +87,7 @@ async def test_an_outage_pauses_with_growing_delays_and_is_over_by_itself() -> N
 
 
 @pytest.mark.parametrize("outcome", ["processed", "dead"])
-async def test_an_end_that_could_not_be_written_is_written_when_the_store_is_back(
-    make_app: Any, outcome: str
-) -> None:
+async def test_an_end_that_could_not_be_written_is_written_when_the_store_is_back(make_app: Any, outcome: str) -> None:
     app: Redrive = make_app(pause_initial="20ms", pause_max="50ms")
     runs = []
 

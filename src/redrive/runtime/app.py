@@ -15,7 +15,7 @@ import dataclasses
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Final, TypeVar
+from typing import TYPE_CHECKING, Any, Final, Self, TypeVar
 from urllib.parse import unquote, urlsplit
 
 from redrive.core.message import Headers
@@ -103,9 +103,9 @@ class Redrive:
         `retry`: how often and how far apart (None: `Retry()`). `concurrency`: handlers at once in one process.
         `process`: run a plain function in a process of its own, where it can be killed. `timeout`: one attempt's
         limit. `lease`: how long a silent worker keeps a message; renewed while the handler runs. `rate`: starts per
-        time, "100/min" or a number per second. `breaker`: pause on consecutive transient failures (20 of them unless given); None is off.
-        `idempotency_ttl`: how long a processed key is remembered. `letter_ttl`: when a closed letter may go.
-        `message_ttl`: messages older than this are dead-lettered as EXPIRED. `http_status`: the handler returns a
+        time, "100/min" or a number per second. `breaker`: pause on consecutive transient failures (20 unless given);
+        None is off. `idempotency_ttl`: how long a processed key is remembered. `letter_ttl`: when a closed letter may
+        go. `message_ttl`: messages older than this are dead-lettered as EXPIRED. `http_status`: the handler returns a
         status. `rules`: your own classification, asked first. `attempt_field`: a top-level JSON field that always
         shows the true attempt. `codes`: your reason codes for ours.
 
@@ -189,7 +189,7 @@ class Redrive:
             backend, self._backend = self._backend, None
             await backend.close()
 
-    async def __aenter__(self) -> Redrive:
+    async def __aenter__(self) -> Self:
         await self.open()
         return self
 
@@ -318,8 +318,8 @@ def masked(url: str) -> str:
 
 
 def _sqlite(url: str, clock: Clock, settings: Settings) -> Backend:
-    from redrive.sqlite import SqliteFile, SqliteLedger  # noqa: PLC0415 - loaded only where used
-    from redrive.brokers.sqlite import SqliteBroker  # noqa: PLC0415
+    from redrive.brokers.sqlite import SqliteBroker  # noqa: PLC0415 - loaded only where used
+    from redrive.sqlite import SqliteFile, SqliteLedger  # noqa: PLC0415
     from redrive.sqlite.backup import backup  # noqa: PLC0415
     from redrive.stores.sqlite import SqliteClaimStore, SqliteJobStore, SqliteLetterStore  # noqa: PLC0415
 
@@ -377,7 +377,7 @@ def sqlite_path(url: str) -> str:
     return path
 
 
-def _memory(url: str, clock: Clock, settings: Settings) -> Backend:
+def _memory(url: str, clock: Clock, _settings: Settings) -> Backend:
     from redrive.brokers.memory import MemoryBroker  # noqa: PLC0415 - loaded only where used
     from redrive.runtime.ledger import OrderedLedger  # noqa: PLC0415
     from redrive.stores.memory import MemoryClaimStore, MemoryJobStore, MemoryLetterStore  # noqa: PLC0415

@@ -161,12 +161,13 @@ def _breaker(breaker: BreakerPolicy | Default | None, where: str) -> BreakerPoli
 def _rules(rules: Sequence[Rule], where: str) -> tuple[Rule, ...]:
     for rule in rules:
         if not isinstance(rule, Rule):
-            raise ConfigurationError(f"{where}: {rule!r} is no rule.", hint="Write Rule(KeyError, \"permanent\").")
+            raise ConfigurationError(f"{where}: {rule!r} is no rule.", hint='Write Rule(KeyError, "permanent").')
     return tuple(rules)
 
 
 def _kind(handler: Callable[..., Any], where: str, *, process: bool) -> Kind:
-    is_async = inspect.iscoroutinefunction(handler) or inspect.iscoroutinefunction(getattr(handler, "__call__", None))
+    called = handler if inspect.isroutine(handler) else type(handler).__call__
+    is_async = inspect.iscoroutinefunction(called)
     if not process:
         return Kind.ASYNC if is_async else Kind.THREAD
     if is_async:
@@ -182,11 +183,10 @@ def _kind(handler: Callable[..., Any], where: str, *, process: bool) -> Kind:
 def _parameters(handler: Callable[..., Any], where: str) -> tuple[Any, bool]:
     """The payload's annotation, and whether the handler takes a `Delivery` too."""
     try:
-        parameters = [
-            p for p in inspect.signature(handler).parameters.values() if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)
-        ]
+        named = inspect.signature(handler).parameters.values()
     except (TypeError, ValueError) as error:
         raise ConfigurationError(f"{where}: the handler's parameters cannot be read: {error}.") from error
+    parameters = [p for p in named if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)]
     required = [p for p in parameters if p.default is p.empty]
     if not parameters or len(required) > 2:  # noqa: PLR2004 - payload and delivery
         raise ConfigurationError(f"{where}: a handler takes the payload and, if it wants, the Delivery.")
@@ -217,7 +217,7 @@ def _concurrency(given: int | None, settings: Settings, kind: Kind, where: str) 
     if given is None:
         by_kind = {Kind.ASYNC: ASYNC_CONCURRENCY, Kind.THREAD: THREAD_CONCURRENCY, Kind.PROCESS: os.cpu_count() or 1}
         return by_kind[kind]
-    if not isinstance(given, int) or not 1 <= given <= MAX_CONCURRENCY:
+    if isinstance(given, bool) or not 1 <= given <= MAX_CONCURRENCY:
         raise ConfigurationError(f"{where}: concurrency is {given!r}: it must be between 1 and {MAX_CONCURRENCY}.")
     return given
 

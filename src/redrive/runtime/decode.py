@@ -77,7 +77,8 @@ class _Decoder:
         """The payload. Raises `Undecodable`, and nothing else."""
         body = message.body
         if len(body) > self._max_body:
-            raise Undecodable(TOO_LARGE, f"The body has {len(body)} bytes, more than max_body_bytes ({self._max_body}).")
+            text = f"The body has {len(body)} bytes, more than max_body_bytes ({self._max_body})."
+            raise Undecodable(TOO_LARGE, text)
         encoding = message.properties.content_encoding
         if encoding:
             body = _unpacked(body, encoding, self._max_decoded)
@@ -136,7 +137,8 @@ def _text(body: bytes, content_type: str) -> str:
     try:
         return codecs.decode(body, _codec(charset))
     except (UnicodeError, ValueError) as error:
-        raise Undecodable(MALFORMED, f"The body is not {charset} text: {error}", error_type=type(error).__name__) from error
+        kind = type(error).__name__
+        raise Undecodable(MALFORMED, f"The body is not {charset} text: {error}", error_type=kind) from error
 
 
 def _json_bytes(body: bytes, content_type: str) -> bytes:

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 from redrive.core.delivery import DeliveryState
 from redrive.core.message import Headers, Message
 from redrive.core.ports import End, Ledger, LedgerTransaction, Published, Taken, Transaction
-from redrive.core.units import Duration, Millis, UnixMs, duration_ms
+from redrive.core.units import Duration, UnixMs, duration_ms
 from redrive.errors import LeaseLostError
 from redrive.runtime.outgoing import make_outgoing
 
@@ -76,7 +76,7 @@ class Delivery:
         "_taken",
     )
 
-    def __init__(self, host: Host, taken: Taken, attempt: int, started_at: UnixMs, lease_until: UnixMs) -> None:  # noqa: PLR0917
+    def __init__(self, host: Host, taken: Taken, attempt: int, started_at: UnixMs, lease_until: UnixMs) -> None:
         self._host = host
         self._taken = taken
         self._message = taken.received.message
@@ -234,7 +234,7 @@ class HandlerStatements:
     def publish(self, queue: str, payload: Any, **arguments: Any) -> None:
         """Send with the commit, or not at all. Arguments as in `Redrive.publish`."""
         delivery = self._delivery
-        app = delivery._host.app  # noqa: SLF001 - one module, two faces of one delivery
+        app = delivery._host.app
         inherited = delivery._inherited(arguments)
         limit = app.settings.max_body_bytes
         self._transaction.publish(make_outgoing(queue, payload, app.clock.now(), max_body_bytes=limit, **inherited))

@@ -19,7 +19,14 @@ from redrive.core.idempotency import Acquired
 from redrive.core.letters.letter import Attempt, AttemptOutcome
 from redrive.core.letters.making import letter_of
 from redrive.core.message import HEADER_LETTER
-from redrive.core.policy.classify import classify, classify_status, error_text, error_type, failure_of_unknown, find_signal
+from redrive.core.policy.classify import (
+    classify,
+    classify_status,
+    error_text,
+    error_type,
+    failure_of_unknown,
+    find_signal,
+)
 from redrive.core.policy.decide import WORKER_LOST, decide, decide_start
 from redrive.core.policy.failure import Failure, FailureKind
 from redrive.core.ports import Clock, End, Taken
@@ -97,9 +104,7 @@ class Endings:
 
     def undecodable(self, delivery: Delivery, error: Undecodable, now: UnixMs) -> Ended:
         """The handler cannot be called with these bytes: a dead letter on this attempt."""
-        failure = Failure(
-            kind=FailureKind.PERMANENT, code=error.code, text=error.text, error_type=error.error_type
-        )
+        failure = Failure(kind=FailureKind.PERMANENT, code=error.code, text=error.text, error_type=error.error_type)
         entry = self._entry(delivery, failure, now=now, duration_ms=0)
         return self._dead(delivery, Reason(code=error.code, text=error.text), entry=entry, failure=failure, now=now)
 
@@ -186,7 +191,8 @@ class Endings:
         return Reason(code=WORKER_LOST, text=reason.text)
 
     def _broken_policy(self, delivery: Delivery, broken: Exception, now: UnixMs) -> settlement.Settlement:
-        reason = Reason(code="POLICY_FAILED", text=f"The consumer's policy raised {error_type(broken)}: {error_text(broken)}")
+        text = f"The consumer's policy raised {error_type(broken)}: {error_text(broken)}"
+        reason = Reason(code="POLICY_FAILED", text=text)
         if delivery.attempt >= self._consumer.max_attempts:
             return settlement.DeadLetter(reason=reason)
         return settlement.Retry(due_at=now + BROKEN_POLICY_DELAY_MS, reason=reason)

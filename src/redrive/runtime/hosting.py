@@ -104,7 +104,7 @@ class _Signals:
 
     def __enter__(self) -> None:
         self._read, self._write = os.pipe()
-        os.set_blocking(self._write, False)  # noqa: FBT003 - the function takes no names
+        os.set_blocking(self._write, False)
         self._before = signal.set_wakeup_fd(self._write, warn_on_full_buffer=False)
         self._restore = [(each, signal.signal(each, _ignore)) for each in _SIGNALS]
         threading.Thread(target=self._watch, name="redrive-signals", daemon=True).start()

@@ -127,7 +127,7 @@ def _wants_renewal(delivery: Delivery, group: LeaseGroup, now: int) -> bool:
     if delivery._cancel_reason is CancelReason.TIMEOUT:
         return False
     lease_ms = delivery._lease_ms or group.lease_ms
-    return delivery._lease_until - now < lease_ms * 0.75  # noqa: PLR2004 - one missed round leaves time for another
+    return delivery._lease_until - now < lease_ms * 0.75
 
 
 def _lose(group: LeaseGroup, delivery: Delivery) -> None:

@@ -80,7 +80,8 @@ def encode(payload: Any) -> tuple[bytes, str | None]:
             return dump().encode(), JSON_TYPE
         return _encode_json(payload), JSON_TYPE
     except (TypeError, ValueError, RecursionError, msgspec.MsgspecError) as error:
-        raise InvalidMessageError(f"A {payload.__class__.__name__} cannot be sent: {error}. Nothing was sent.") from error
+        kind = type(payload).__name__
+        raise InvalidMessageError(f"A {kind} cannot be sent: {error}. Nothing was sent.") from error
 
 
 def new_message_id(now: UnixMs) -> str:
@@ -98,5 +99,5 @@ def _properties(given: Mapping[str, Any]) -> Properties:
         return NO_PROPERTIES
     unknown = values.keys() - _PROPERTY_NAMES
     if unknown:
-        raise InvalidMessageError(f"A message has no property {sorted(unknown)[0]!r}. Nothing was sent.")
+        raise InvalidMessageError(f"A message has no property {min(unknown)!r}. Nothing was sent.")
     return Properties(**values)

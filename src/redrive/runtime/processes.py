@@ -37,7 +37,8 @@ class _Child:
         context = multiprocessing.get_context("spawn")
         self.pipe, theirs = context.Pipe()
         arguments = (theirs, consumer.handler, consumer.wants_delivery)
-        self.process = context.Process(target=inside.main, args=arguments, name=f"redrive-{consumer.queue}", daemon=True)
+        name = f"redrive-{consumer.queue}"
+        self.process = context.Process(target=inside.main, args=arguments, name=name, daemon=True)
         self.process.start()
         theirs.close()
 
@@ -89,10 +90,10 @@ class ProcessRunner(ThreadRunner):
                 delivery._running = None
         if word == inside.RETURNED:
             return value
-        error, trace = value
+        raised, trace = value
         with contextlib.suppress(AttributeError):
-            setattr(error, inside.TRACEBACK_NOTE, trace)
-        raise error
+            setattr(raised, inside.TRACEBACK_NOTE, trace)
+        raise raised
 
     def _converse(self, child: _Child, delivery: Delivery, payload: Any) -> tuple[str, Any]:
         facts = inside.Facts(

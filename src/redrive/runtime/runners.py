@@ -50,9 +50,7 @@ class TaskRunner:
         self._monotonic_ms = host.app.clock.monotonic_ms
 
     def start(self, delivery: Delivery, payload: Any) -> None:
-        delivery._running = self._host.loop.create_task(
-            self._run(delivery, payload), context=self._host.context.copy()
-        )
+        delivery._running = self._host.loop.create_task(self._run(delivery, payload), context=self._host.context.copy())
 
     def cancel(self, delivery: Delivery, reason: CancelReason) -> None:  # noqa: ARG002 - all reasons stop a task alike
         self._host.loop.call_soon_threadsafe(self._cancel, delivery)

@@ -13,7 +13,7 @@ import tomllib
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, Literal, TypeAlias
 
 from redrive.core.units import Millis, duration_ms
 from redrive.errors import ConfigurationError
@@ -25,6 +25,8 @@ FILE_VARIABLE: Final = "REDRIVE_CONFIG"
 
 FOREIGN_PREFIXES: Final = ("REDRIVE_TEST_",)
 """Variables of our own test runs, not settings."""
+
+Durability: TypeAlias = Literal["full", "normal"]
 
 _MS: Final = "_ms"
 _TRUE: Final = frozenset({"1", "true", "yes", "on"})
@@ -45,7 +47,7 @@ class Settings:
     """
 
     broker: str = "sqlite:///redrive.db"
-    durability: str = "full"
+    durability: Durability = "full"
     lock_timeout_ms: Millis = 5_000
     concurrency: int | None = None
     processes: int = 1

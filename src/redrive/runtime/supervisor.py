@@ -2,7 +2,7 @@
 
     supervisor ──starts──→ worker 1 … worker N          each in a process group of its own
         │ SIGTERM, SIGINT ──→ SIGTERM to every worker    (they drain; a second one stops them at once; a third kills)
-        └ a pipe whose write end only the supervisor has: at its end the workers know that their parent is gone, and drain
+        └ a pipe whose write end only the supervisor has: at its end the workers drain, for their parent is gone
 
 A worker that dies is started again after a growing, jittered delay that starts anew once one has lived for a minute.
 One that ends with the exit code of a configuration error would do so for ever: the others are drained, and that code is
@@ -74,8 +74,8 @@ class _Supervisor:
     def run(self) -> int:
         life_read, life_write = os.pipe()
         wake_read, wake_write = os.pipe()
-        os.set_blocking(wake_write, False)  # noqa: FBT003 - the function takes no names
-        os.set_blocking(wake_read, False)  # noqa: FBT003
+        os.set_blocking(wake_write, False)
+        os.set_blocking(wake_read, False)
         before = signal.set_wakeup_fd(wake_write, warn_on_full_buffer=False)
         handlers = [(each, signal.signal(each, _ignore)) for each in (*_SIGNALS, signal.SIGCHLD)]
         try:

@@ -31,9 +31,7 @@ def tell_end(events: Events, ended: Ended) -> None:
     delivery, end = ended.delivery, ended.end
     match end.settlement:
         case settlement.Ack():
-            events.emit(
-                "delivery.duplicate", queue=delivery.queue, message_id=delivery.message.id, key=delivery.key
-            )
+            events.emit("delivery.duplicate", queue=delivery.queue, message_id=delivery.message.id, key=delivery.key)
         case settlement.Requeue(due_at=due_at, reason=reason):
             events.emit("delivery.requeued", **facts(delivery), reason_code=reason.code, due_at=due_at)
         case settlement.Retry(due_at=due_at, reason=reason):

@@ -123,9 +123,7 @@ class Worker:
         keeper = LeaseKeeper(clock)
         for each in pipelines:
             keeper.add(LeaseGroup(each.ledger, each.in_hand, lease_ms=each.consumer.lease_ms, stop=each.request_cancel))
-        upkeep = Upkeep(
-            app.backend, clock, app.events, owner=self.name, interval_ms=app.settings.upkeep_interval_ms
-        )
+        upkeep = Upkeep(app.backend, clock, app.events, owner=self.name, interval_ms=app.settings.upkeep_interval_ms)
         beside = [asyncio.create_task(job) for job in (upkeep.run(), self._expire(keeper))]
         keeper.start()
         app.events.emit("worker.started", worker=self.name, queues=list(self.queues), pid=os.getpid())
