@@ -1,10 +1,10 @@
 """courier: a webhook gateway for courier events.
 
-    POST /webhooks/{source} -> gateway -> courier-events-main -> worker -> your HTTP service
-                                                   └─ given up -> courier-events-dlq
+    POST /webhooks/{source} -> gateway-api -> courier-events-main -> gateway-worker -> your HTTP service
+                                                                          └─ given up -> courier-events-dlq
 
-`redrive up examples.courier:app` runs gateway and worker in one process; `redrive serve` and `redrive work` run them
-apart. Everything that may differ between two installations is an environment variable (see README.md beside this
+`redrive serve examples.courier:app` is gateway-api, `redrive work examples.courier:app` is gateway-worker, and
+`redrive up examples.courier:app` is both in one process. Everything that may differ between two installations is an environment variable (see README.md beside this
 file); the policy is read once, when this module is imported.
 """
 
