@@ -7,7 +7,7 @@ import statistics
 import time
 from pathlib import Path
 
-from redrive.core.ports import Outgoing
+from redrive.core.ports import End, Outgoing
 from redrive.core.settlement import Requeue, Retry
 from redrive.runtime.clock import SystemClock
 from redrive.sqlite import SqliteFile, SqliteLedger
@@ -69,12 +69,12 @@ async def test_a_publish_of_another_process_wakes_a_receiver_within_100_ms(
 
 async def test_retries_are_handed_out_on_time_and_none_early(live_ledger: SqliteLedger) -> None:
     clock = SystemClock()
-    start = clock.now() + 300
-    due = {f"m-{n}": start + n * SPREAD_MS // RETRIES for n in range(RETRIES)}
     await live_ledger.publish(many(RETRIES))
     taken = await take(live_ledger, limit=RETRIES)
-    for each in taken:
-        assert [True] == await end_all(live_ledger, [each], Retry(due_at=due[each.received.message.id], reason=WHY))
+    start = clock.now() + 500
+    due = {f"m-{n}": start + n * SPREAD_MS // RETRIES for n in range(RETRIES)}
+    ends = [End(taken=each, settlement=Retry(due_at=due[each.received.message.id], reason=WHY)) for each in taken]
+    assert [True] * RETRIES == await live_ledger.commit(ends)
 
     late = []
     while len(late) < RETRIES:
