@@ -4,8 +4,8 @@
                                                                           └─ given up -> courier-events-dlq
 
 `redrive serve examples.courier:app` is gateway-api, `redrive work examples.courier:app` is gateway-worker, and
-`redrive up examples.courier:app` is both in one process. Everything that may differ between two installations is an environment variable (see README.md beside this
-file); the policy is read once, when this module is imported.
+`redrive up examples.courier:app` is both in one process. Everything that may differ between two installations is an
+environment variable (see README.md beside this file); the policy is read once, when this module is imported.
 """
 
 import os
