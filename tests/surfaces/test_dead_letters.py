@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from pathlib import Path
 
 import pytest
 
@@ -144,7 +145,7 @@ async def test_a_terminal_does_not_obey_what_a_message_says(cli: Cli, shop: Redr
     assert "[bold red]x[/]" in cli("dlq", "list", *APP).out
 
 
-async def test_a_reader_that_goes_away_is_no_error(here, shop: Redrive) -> None:
+async def test_a_reader_that_goes_away_is_no_error(here: Path, shop: Redrive) -> None:
     import subprocess
 
     from tests.surfaces.conftest import COMMAND, clean_environment
@@ -152,7 +153,7 @@ async def test_a_reader_that_goes_away_is_no_error(here, shop: Redrive) -> None:
     await put(shop, 500)
 
     script = f"{' '.join(COMMAND)} dlq list --limit 500 --json {' '.join(APP)} | head -c 10"
-    done = subprocess.run(script, shell=True, cwd=here, env=clean_environment(), capture_output=True, check=False)
+    done = subprocess.run(["sh", "-c", script], cwd=here, env=clean_environment(), capture_output=True, check=False)
 
     assert b"" == done.stderr
     assert 10 == len(done.stdout)
