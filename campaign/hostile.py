@@ -120,7 +120,7 @@ async def _messages(stage: Stage, batch: list[Outgoing]) -> None:
         worker.stop()
         await running
         del good
-        await _check_messages(stage, app, taken, seen)
+        await _check_messages(stage, app, taken=taken, seen=seen)
 
 
 async def _publish(app: Redrive, batch: list[Outgoing]) -> list[Outgoing]:
@@ -141,7 +141,7 @@ async def _publish(app: Redrive, batch: list[Outgoing]) -> list[Outgoing]:
     return taken
 
 
-async def _check_messages(stage: Stage, app: Redrive, taken: list[Outgoing], seen: Seen) -> None:
+async def _check_messages(stage: Stage, app: Redrive, *, taken: list[Outgoing], seen: Seen) -> None:
     dead = await _letters(app)
     stage.check(len(taken) > 0, "the broker took none of the messages")
     ends: Counter[str] = Counter()
