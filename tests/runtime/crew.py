@@ -44,7 +44,7 @@ def die_as_told(order: dict[str, Any]) -> None:
 
 def sleep_long(order: dict[str, Any]) -> None:
     """Outlive every limit."""
-    time.sleep(60)
+    time.sleep(60)  # sleep: it is killed before
 
 
 # ------------------------------------------------------------------------------------ workers as processes
@@ -77,7 +77,7 @@ def _sleeper(app: Redrive, journal: Path) -> None:
     @app.consumer("orders", retry=Retry(max_attempts=1), lease="5s")
     async def handle(order: dict[str, Any], delivery: Delivery) -> None:
         note(journal, start=order["n"], pid=os.getpid(), attempt=delivery.attempt)
-        await asyncio.sleep(float(os.environ.get("CREW_SLEEP", order.get("s", 0))))
+        await asyncio.sleep(float(os.environ.get("CREW_SLEEP", order.get("s", 0))))  # sleep: the handler itself
         note(journal, end=order["n"], pid=os.getpid(), attempt=delivery.attempt)
 
 
@@ -85,7 +85,7 @@ def _thread_sleeper(app: Redrive, journal: Path) -> None:
     @app.consumer("orders", retry=Retry(max_attempts=1), lease="5s")
     def handle(order: dict[str, Any], delivery: Delivery) -> None:
         note(journal, start=order["n"], pid=os.getpid(), attempt=delivery.attempt)
-        time.sleep(float(order["s"]))
+        time.sleep(float(order["s"]))  # sleep: the handler itself
         note(journal, end=order["n"], pid=os.getpid(), attempt=delivery.attempt)
 
 
@@ -93,7 +93,7 @@ def _loop_blocker(app: Redrive, journal: Path) -> None:
     @app.consumer("orders", retry=Retry(max_attempts=3), lease="1s")
     async def handle(order: dict[str, Any], delivery: Delivery) -> None:
         note(journal, start=order["n"], pid=os.getpid(), attempt=delivery.attempt)
-        time.sleep(float(order["s"]))
+        time.sleep(float(order["s"]))  # sleep: the handler itself
         note(journal, end=order["n"], pid=os.getpid(), attempt=delivery.attempt)
 
 

@@ -68,7 +68,7 @@ class Fleet:
             if time.monotonic() > end:
                 logs = [self.log(number)[-2_000:] for number in range(len(self._processes))]
                 raise AssertionError(f"never: {what}; journal: {self.lines()[-20:]}; logs: {logs}")
-            time.sleep(0.01)
+            time.sleep(0.01)  # sleep: another process tells through a file
 
     def started(self, process: subprocess.Popen[bytes]) -> None:
         """Wait until this worker consumes."""

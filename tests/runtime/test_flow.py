@@ -91,7 +91,7 @@ async def test_never_more_handlers_at_once_than_the_concurrency() -> None:
         nonlocal running, most
         running += 1
         most = max(most, running)
-        await asyncio.sleep(0.001)
+        await asyncio.sleep(0.001)  # sleep: the handler itself
         running -= 1
 
     told = Told(app)

@@ -186,7 +186,7 @@ async def test_a_control_signal_says_the_outcome_from_every_kind_of_handler(kind
 
             async with asyncio.TaskGroup() as group:
                 group.create_task(child())
-                group.create_task(asyncio.sleep(60))
+                group.create_task(asyncio.Event().wait())
 
     told = Told(app)
     async with working(app):
@@ -236,7 +236,7 @@ async def test_a_handler_over_its_time_is_stopped_and_fails_with_timeout(kind: s
 
         @app.consumer("orders", **policy)
         async def handle(order: dict[str, Any]) -> None:
-            await asyncio.sleep(60)
+            await asyncio.Event().wait()
 
     told = Told(app)
     async with working(app):

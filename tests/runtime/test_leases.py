@@ -81,7 +81,7 @@ async def test_a_lease_that_could_not_be_renewed_is_lost_and_its_late_result_ref
             first_run.append(delivery)
             if len(first_run) == 1:
                 try:
-                    await asyncio.sleep(30)
+                    await asyncio.Event().wait()
                 finally:
                     stopped.set()
     else:
@@ -116,7 +116,7 @@ async def test_a_lease_that_could_not_be_renewed_is_lost_and_its_late_result_ref
 async def test_slow_renewals_lose_nothing(app: Redrive) -> None:
     class Slow(BrokenRenewals):
         def renew(self, batch: Sequence[Taken], *, lease_ms: int) -> list[bool]:
-            time.sleep(0.3)
+            time.sleep(0.3)  # sleep: the slow store
             return super().renew(batch, lease_ms=lease_ms)
 
     runs = []
@@ -124,7 +124,7 @@ async def test_slow_renewals_lose_nothing(app: Redrive) -> None:
     @app.consumer("orders", lease="900ms")
     async def handle(order: dict[str, Any], delivery: Delivery) -> None:
         runs.append(delivery.attempt)
-        await asyncio.sleep(3)
+        await asyncio.sleep(3)  # sleep: longer than three leases
 
     told = Told(app)
     async with app:

@@ -20,7 +20,7 @@ async def test_a_message_that_kills_its_worker_is_dead_after_its_attempts_and_ta
             worker = fleet.start("bomb")
             async with asyncio.timeout(PATIENCE_S):
                 while worker.poll() is None and await depth(app, "orders"):
-                    await asyncio.sleep(0.02)
+                    await asyncio.sleep(0.02)  # sleep: another process
             if worker.poll() is None:
                 worker.send_signal(signal.SIGTERM)
                 assert fleet.stopped(worker) == 0

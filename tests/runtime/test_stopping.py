@@ -85,7 +85,7 @@ async def test_a_blocked_handler_does_not_keep_the_process_from_ending(fleet: Fl
 
         for _ in range(3):
             worker.send_signal(signal.SIGINT)
-            time.sleep(0.2)
+            time.sleep(0.2)  # sleep: three signals, not one
         code = fleet.stopped(worker, within_s=4)
 
         assert code == 128 + signal.SIGINT
@@ -114,7 +114,7 @@ def test_sigterm_while_starting_ends_within_a_second(fleet: Fleet) -> None:
     holder = sqlite3.connect(fleet.file, isolation_level=None)
     holder.execute("BEGIN EXCLUSIVE")
     worker = fleet.start("sleeper")
-    time.sleep(1.0)  # somewhere between importing and waiting for the file: any of it must end
+    time.sleep(1.0)  # sleep: somewhere between importing and waiting for the file: any of it must end
 
     worker.send_signal(signal.SIGTERM)
     code: Any = fleet.stopped(worker, within_s=2)

@@ -54,7 +54,7 @@ class Supervised:
         end = time.monotonic() + PATIENCE_S
         while len(found := self.lines(event)) < count:
             assert time.monotonic() < end, f"never {count} x {event}: {self._file.read_text()[-2_000:]}"
-            time.sleep(0.01)
+            time.sleep(0.01)  # sleep: another process
         return found
 
 
@@ -103,7 +103,7 @@ def test_workers_whose_supervisor_is_killed_drain_and_are_gone(supervised: Any) 
     end = time.monotonic() + PATIENCE_S
     while any(is_alive(pid) for pid in pids):
         assert time.monotonic() < end
-        time.sleep(0.01)
+        time.sleep(0.01)  # sleep: another process
 
 
 def test_a_command_that_is_configured_wrongly_ends_the_supervisor_with_its_code(supervised: Any) -> None:

@@ -141,7 +141,7 @@ async def test_under_kill_nine_every_effect_happens_exactly_once(fleet: Fleet) -
         await app.publish_many("orders", [({"n": n}, {"message_id": f"m-{n}"}) for n in range(count)])
         workers = [fleet.start("bank"), fleet.start("bank")]
         for _ in range(6):
-            await asyncio.sleep(draws.uniform(0.1, 0.8))
+            await asyncio.sleep(draws.uniform(0.1, 0.8))  # sleep: until the next kill
             victim = draws.randrange(2)
             workers[victim].kill()
             workers[victim].wait()
@@ -149,7 +149,7 @@ async def test_under_kill_nine_every_effect_happens_exactly_once(fleet: Fleet) -
 
         async with asyncio.timeout(2 * PATIENCE_S):
             while await depth(app, "orders"):
-                await asyncio.sleep(0.05)
+                await asyncio.sleep(0.05)  # sleep: another process
 
         assert list(range(count)) == effects(fleet.file)
         assert count == await depth(app, "receipts")
