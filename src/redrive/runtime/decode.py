@@ -99,11 +99,28 @@ def _read(read: _FromBytes, body: bytes) -> Any:
     except Undecodable:
         raise
     except msgspec.ValidationError as error:
+        # The first value of a wrong kind ends the reading; what follows may not even be JSON.
+        _check_json(body)
         raise Undecodable(INVALID, str(error), error_type="ValidationError") from error
-    except (msgspec.DecodeError, UnicodeError, RecursionError) as error:
-        raise Undecodable(MALFORMED, f"The body is not JSON: {error}", error_type=type(error).__name__) from error
+    except _NOT_JSON as error:
+        raise _malformed(error) from error
     except Exception as error:  # a payload class of the user's may raise anything in its own checks
-        raise Undecodable(INVALID, f"{type(error).__name__}: {error}", error_type=type(error).__name__) from error
+        kind = type(error).__name__
+        raise Undecodable(INVALID, f"{kind}: {error}", error_type=kind) from error
+
+
+def _check_json(body: bytes) -> None:
+    try:
+        msgspec.json.decode(body)
+    except _NOT_JSON as error:
+        raise _malformed(error) from error
+
+
+_NOT_JSON: Final = (msgspec.DecodeError, UnicodeError, RecursionError)
+
+
+def _malformed(error: Exception) -> Undecodable:
+    return Undecodable(MALFORMED, f"The body is not JSON: {error}", error_type=type(error).__name__)
 
 
 def _unpacked(body: bytes, encoding: str, limit: int) -> bytes:
