@@ -35,7 +35,7 @@ from redrive.core.wire import (
 )
 from redrive.errors import LeaseLostError, QueueNotFoundError
 from redrive.sqlite import claims, letters, queue, search
-from redrive.sqlite.values import insert_rows, text_in, text_out
+from redrive.sqlite.values import insert_rows, numbers, text_in, text_out
 from redrive.sqlite.writer import Tx
 
 _COLUMNS: Final = (
@@ -165,29 +165,27 @@ def stage(tx: Tx, job: Job, *, limit: int) -> Job:
         search.walk(tx.connection, stored.selection, after=(after[0], after[1]), up_to=last_letter, limit=room + 1)
     )
     items = []
-    for position, (_, letter) in enumerate(selected[:room], stored.counts.selected):
+    held = []
+    for position, ((_, letter_seq), letter) in enumerate(selected[:room], stored.counts.selected):
         why = refusal(letter, stored.options, job_id=stored.id, at=stored.created_at)
         items.append((seq, position, text_in(letter.id), "pending" if why is None else "skipped", why))
+        if why is None:
+            held.append(letter_seq)
     insert_rows(tx.connection, "INSERT INTO redrive_item (job_seq, position, letter_id, state, why)", items)
-    _hold(tx, stored.id, [item[2] for item in items if item[4] is None])
+    tx.execute(
+        "UPDATE redrive_letter SET outstanding_job = ? WHERE seq IN (SELECT value FROM json_each(?))",
+        (text_in(stored.id), numbers(held)),
+    )
     place = selected[min(room, len(selected)) - 1][0] if items else tuple(after)
-    skipped = sum(item[4] is not None for item in items)
+    skipped = len(items) - len(held)
     tx.execute(
         "UPDATE redrive_job SET pending = pending + ?, skipped = skipped + ?, is_staged = ?, staged_at = ?, "
         "staged_seq = ?, updated_at = ? WHERE seq = ?",
-        (len(items) - skipped, skipped, len(selected) <= room or room == left, *place, tx.now, seq),
+        (len(held), skipped, len(selected) <= room or room == left, *place, tx.now, seq),
     )
     staged = get(tx.connection, job.id)
     assert staged is not None
     return staged
-
-
-def _hold(tx: Tx, job_id: str, letter_ids: Sequence[Any]) -> None:
-    for letter_id in letter_ids:
-        tx.execute(
-            "UPDATE redrive_letter SET outstanding_job = ? WHERE id = ? AND outstanding_job IS NULL",
-            (text_in(job_id), letter_id),
-        )
 
 
 def items(connection: sqlite3.Connection, job_id: str, *, state: str | None, limit: int, after: int) -> list[Item]:

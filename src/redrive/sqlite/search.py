@@ -81,7 +81,16 @@ def _add_filters(found: _Where, selection: Selection) -> None:
     if selection.until is not None:
         found.filter("dead_lettered_at < ?", selection.until)
     if selection.text is not None:
-        found.filter("redrive_contains(reason_text, message_id, key, ?)", text_in(selection.text))
+        _add_text(found, selection.text.lower())
+
+
+def _add_text(found: _Where, text: str) -> None:
+    if text.isascii():
+        # Ten times faster than a function in Python, and right for every text that holds the wanted one.
+        columns = ("reason_text", "message_id", "key")
+        found.filter(f"({' OR '.join(f'instr(lower({column}), ?)' for column in columns)})", *[text] * len(columns))
+    else:
+        found.filter("redrive_contains(reason_text, message_id, key, ?)", text_in(text))
 
 
 def _add_queue(connection: sqlite3.Connection, found: _Where, queue: str) -> None:
@@ -158,42 +167,60 @@ def _place_of(cursor: str) -> Place:
         ) from None
 
 
+_COUNTED: Final = ("state", "queue", "reason_code", "fingerprint", "tenant")
+_Counts = dict[str, dict[Any, int]]
+
+
 def stats(connection: sqlite3.Connection, selection: Selection, *, top: int) -> LetterStats:
-    """Counts over the selection. Each count is one walk over one index; they agree, being one read transaction."""
+    """Counts over the selection, all of one instant."""
     connection.execute("BEGIN")
     try:
         condition, values = where(connection, selection)
-        total = connection.execute(f"SELECT count(*) FROM redrive_letter WHERE {condition}", values).fetchone()[0]  # noqa: S608
-        counts = {
-            column: _counts(connection, column, condition, values)
-            for column in ("state", "queue", "reason_code", "fingerprint", "tenant")
-        }
-        oldest = connection.execute(
-            f"SELECT dead_lettered_at FROM redrive_letter WHERE {condition} AND state <= 1 ORDER BY {ORDER} LIMIT 1",  # noqa: S608
-            values,
-        ).fetchone()
+        counts, oldest_at = _count_all(connection) if condition == "1" else _count_some(connection, condition, values)
     finally:
         connection.execute("COMMIT")
-    by_state = {str(REVIEW_STATES[number]): count for number, count in counts["state"]}
+    by_state = {str(REVIEW_STATES[number]): count for number, count in counts["state"].items()}
     return LetterStats(
-        total=total,
+        total=sum(by_state.values()),
         by_state=_largest(by_state, top),
         by_queue=_largest(_texts(counts["queue"]), top),
         by_reason=_largest(_texts(counts["reason_code"]), top),
         by_group=_largest(_texts(counts["fingerprint"]), top),
         by_tenant=_largest(_texts(counts["tenant"]), top),
-        oldest_at=None if oldest is None else oldest[0],
+        oldest_at=oldest_at,
     )
 
 
-def _counts(connection: sqlite3.Connection, column: str, condition: str, values: list[Any]) -> list[tuple[Any, int]]:
-    statement = f"SELECT {column}, count(*) FROM redrive_letter WHERE {condition} GROUP BY {column}"  # noqa: S608 - constants
-    return connection.execute(statement, values).fetchall()
+def _count_all(connection: sqlite3.Connection) -> tuple[_Counts, UnixMs | None]:
+    # Each count is a walk over one index: the table itself is never read.
+    counts = {
+        column: dict(connection.execute(f"SELECT {column}, count(*) FROM redrive_letter GROUP BY 1").fetchall())  # noqa: S608
+        for column in _COUNTED
+    }
+    oldest = connection.execute("SELECT min(dead_lettered_at) FROM redrive_letter WHERE state <= 1").fetchone()[0]
+    return counts, oldest
 
 
-def _texts(counts: list[tuple[Any, int]]) -> dict[str, int]:
+def _count_some(connection: sqlite3.Connection, condition: str, values: list[Any]) -> tuple[_Counts, UnixMs | None]:
+    # One walk for all counts, since the condition may be dear; the combinations that occur are few.
+    counts: _Counts = {column: {} for column in _COUNTED}
+    oldest: UnixMs | None = None
+    rows = connection.execute(
+        f"SELECT {', '.join(_COUNTED)}, count(*), min(dead_lettered_at) FROM redrive_letter "  # noqa: S608 - constants
+        f"WHERE {condition} GROUP BY {', '.join(_COUNTED)}",
+        values,
+    )
+    for *names, count, died_at in rows:
+        for column, name in zip(_COUNTED, names, strict=True):
+            counts[column][name] = counts[column].get(name, 0) + count
+        if REVIEW_STATES[names[0]] in OPEN_STATES and (oldest is None or died_at < oldest):
+            oldest = died_at
+    return counts, oldest
+
+
+def _texts(counts: dict[Any, int]) -> dict[str, int]:
     found: dict[str, int] = {}
-    for value, count in counts:
+    for value, count in counts.items():
         name = NO_TENANT if value is None else text_out(value) or NO_TENANT
         found[name] = found.get(name, 0) + count
     return found
