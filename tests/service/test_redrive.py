@@ -280,18 +280,21 @@ async def test_an_expiring_message_gets_a_new_life(app: Redrive, service: Servic
     assert (clock.now() + 60_000, 7) == (kept.expires_at, kept.priority)
 
 
-async def test_only_open_letters_go_unless_they_are_named(app: Redrive, service: Service) -> None:
-    """cases.md RD-11: archived letters stay out, a named one is refused until it is restored."""
+async def test_only_open_letters_go_unless_they_are_named(app: Redrive, service: Service, clock: FakeClock) -> None:
+    """cases.md RD-11: ten dead, four archived, one past its retention; a named one is refused until restored."""
     archived = await put_letters(app, 4)
     await put_letters(app, 5, first=5)
+    (expired,) = await put_letters(app, 1, first=10, expires_at=clock.now() - 1)
     await service.review(Selection(ids=tuple(archived)), ReviewState.CLOSED, actor="ann")
 
+    plan = await service.plan(Selection())
     everything = await service.redrive(Selection(), actor="ann")
     refused = await service.redrive(Selection(ids=(archived[0],)), actor="ann")
     await service.review(Selection(ids=(archived[0],)), ReviewState.PENDING, actor="ann")
     restored = await service.redrive(Selection(ids=(archived[0],)), actor="ann")
 
-    assert 5 == everything.job.counts.sent
+    assert (5, 5) == (plan.send, everything.job.counts.sent)
+    assert [expired] == [skip.letter_id for skip in everything.skipped]
     assert (0, [(archived[0], "it is closed: restore it first")]) == (
         refused.job.counts.sent,
         [(skip.letter_id, skip.why) for skip in refused.skipped],

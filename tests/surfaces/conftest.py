@@ -37,7 +37,7 @@ app = Redrive("shop", broker="sqlite:///shop.db")
 async def charge(order: dict, delivery: Delivery) -> None:
     print("handled", delivery.message.id, delivery.attempt, flush=True)
     if order.get("slow"):
-        await asyncio.sleep(order["slow"])
+        await asyncio.sleep(order["slow"])  # sleep: a handler that takes its time
     if order.get("bad") and not os.path.exists("fixed"):
         raise ValueError(order["bad"])
 

@@ -94,7 +94,7 @@ async def test_one_letter_is_shown_with_everything(cli: Cli, shop: Redrive) -> N
     assert {"$bytes": __import__("base64").b64encode(HARD_BODIES["not UTF-8"]).decode()} == shown["message"]["body"]
     assert len(HARD_HEADERS) == len(shown["message"]["headers"])
     assert {"$time": "2023-11-14T22:13:20Z"} == shown["message"]["headers"]["t"]
-    assert True is shown["message"]["headers"]["b"]
+    assert shown["message"]["headers"]["b"] is True
     assert ["failed", "interrupted"] == [entry["outcome"] for entry in shown["history"]]
     assert [] == shown["audit"]
 

@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from redrive.cli import options as o
+from redrive.cli.groups import Change, Filters, Sending, Where, spread
 from redrive.cli.output import ago, facts, note, plural, print_json, say, span, table
 from redrive.cli.prompts import Bar, confirm
-from redrive.cli.target import on_service
 
 if TYPE_CHECKING:
     from redrive.core.letters.selection import Selection
@@ -20,62 +20,8 @@ if TYPE_CHECKING:
 SKIPS_SHOWN = 10
 
 
-def redrive(
-    targets: o.TargetsArgument = None,
-    *,
-    queue: o.QueueOption = None,
-    state: o.StateOption = None,
-    reason: o.ReasonOption = None,
-    error_code: o.ErrorCodeOption = None,
-    error_type: o.ErrorTypeOption = None,
-    tenant: o.TenantOption = None,
-    key: o.KeyOption = None,
-    message_type: o.TypeOption = None,
-    group: o.GroupOption = None,
-    since: o.SinceOption = None,
-    until: o.UntilOption = None,
-    text: o.TextOption = None,
-    ids: o.IdOption = None,
-    is_all: Annotated[bool, typer.Option("--all", help="All open letters of all queues.")] = False,
-    limit: o.LimitOption = None,
-    rate: Annotated[
-        str | None,
-        typer.Option("--rate", metavar="RATE", help="At most so many: 50/s, 100/min.", show_default=False),
-    ] = None,
-    to: Annotated[
-        str | None,
-        typer.Option("--to", metavar="QUEUE", help="Send there instead of where it came from.", show_default=False),
-    ] = None,
-    keep_attempts: Annotated[
-        bool, typer.Option("--keep-attempts", help="Continue the old count instead of starting at 1.")
-    ] = False,
-    keep_ttl: Annotated[
-        bool, typer.Option("--keep-ttl", help="Let the copy expire after the lifetime the message had.")
-    ] = False,
-    force: Annotated[
-        bool,
-        typer.Option("--force", help="Also what was redriven three times already, and what is replayed."),
-    ] = False,
-    request_key: Annotated[
-        str | None,
-        typer.Option(
-            "--request-key",
-            metavar="KEY",
-            help="Repeating the command with the same key never makes a second job.",
-            show_default=False,
-        ),
-    ] = None,
-    detach: Annotated[
-        bool, typer.Option("--detach", help="Store the job, leave it to a running worker, and return at once.")
-    ] = False,
-    note_text: o.NoteOption = "",
-    actor: o.ActorOption = None,
-    yes: o.YesOption = False,
-    dry_run: o.DryRunOption = False,
-    app: o.AppOption = None,
-    broker: o.BrokerOption = None,
-    is_json: o.JsonOption = False,
-) -> None:
+@spread
+def redrive(*, filters: Filters, sending: Sending, change: Change, where: Where) -> None:
     """Send dead letters back to be processed, with fresh attempts.
 
     It is a stored job: killed half-way it is resumed where it stopped, by `dlq resume` or by any worker. Nothing is
@@ -87,41 +33,36 @@ def redrive(
       redrive dlq redrive dl_4f2a8c… dl_77b0d1…           exactly these
       redrive dlq redrive orders --dry-run                what would be sent, what not, and why
     """
-    from redrive.cli.selection import make_selection, refuse_everything
-    from redrive.core.redrive import JobOptions
-
-    selection = make_selection(
-        targets, queue=queue, state=state, reason=reason, error_code=error_code, error_type=error_type, tenant=tenant,
-        key=key, message_type=message_type, group=group, since=since, until=until, text=text, ids=ids,
-    )  # fmt: skip
-    refuse_everything(selection, is_all=is_all, verb="redrive")
-    options = JobOptions(
-        limit=limit, rate_per_s=o.parse_rate(rate), keep_attempts=keep_attempts, keep_ttl=keep_ttl, target_queue=to,
-        force=force,
-    )  # fmt: skip
+    selection = filters.selection()
+    change.refuse_everything(selection, "redrive")
+    options = sending.options(change.limit)
+    is_json = where.is_json
 
     async def work(service: Service) -> JobView | Plan:
-        if dry_run:
+        if change.dry_run:
             return await _plan(service, selection, options, is_json=is_json)
-        if not yes:
+        if not change.yes:
             plan = await _plan(service, selection, options, is_json=is_json)
             if plan.send == 0:
                 return plan
             confirm(_question(plan), yes=False)
         total = (await service.stats(selection, top=1)).total
-        with Bar("redrive", total=total if limit is None else min(total, limit), is_quiet=is_json) as bar:
+        with Bar("redrive", total=_at_most(total, change.limit), is_quiet=is_json) as bar:
             return await service.redrive(
                 selection,
                 options,
-                actor=o.actor_name(actor),
-                note=note_text,
-                request_key=request_key,
-                run=not detach,
+                actor=change.who,
+                note=change.note,
+                request_key=sending.request_key,
+                run=not sending.detach,
                 on_progress=lambda job: _advance(bar, job),
             )
 
-    result = on_service(app, broker, work)
-    _finish_redrive(result, dry_run=dry_run, is_json=is_json)
+    _finish_redrive(where.run(work), dry_run=change.dry_run, is_json=is_json)
+
+
+def _at_most(total: int, limit: int | None) -> int:
+    return total if limit is None else min(total, limit)
 
 
 def _advance(bar: Bar, job: Job) -> None:
@@ -206,15 +147,14 @@ def _show_job(view: JobView, document: dict[str, object], *, is_json: bool) -> N
         )
 
 
+@spread
 def list_jobs(
     job_id: Annotated[
         str | None, typer.Argument(metavar="JOB", help="One job, with what it skipped and why.", show_default=False)
     ] = None,
     *,
     limit: Annotated[int, typer.Option("--limit", "-n", min=1, max=1_000, help="How many, newest first.")] = 20,
-    app: o.AppOption = None,
-    broker: o.BrokerOption = None,
-    is_json: o.JsonOption = False,
+    where: Where,
 ) -> None:
     """Show redrive jobs: how far each is, who started it, and what came back.
 
@@ -225,11 +165,11 @@ def list_jobs(
     from redrive.views import job_document, job_view_document
 
     if job_id is not None:
-        view = on_service(app, broker, lambda service: service.job(job_id))
-        _show_job(view, job_view_document(view), is_json=is_json)
+        view = where.run(lambda service: service.job(job_id))
+        _show_job(view, job_view_document(view), is_json=where.is_json)
         return
-    jobs = on_service(app, broker, lambda service: service.jobs(limit=limit))
-    if is_json:
+    jobs = where.run(lambda service: service.jobs(limit=limit))
+    if where.is_json:
         print_json({"jobs": [job_document(job) for job in jobs]})
     elif not jobs:
         note("No redrive jobs.")
@@ -258,12 +198,11 @@ def _print_jobs(jobs: tuple[Job, ...]) -> None:
     )
 
 
+@spread
 def resume(
     job_id: Annotated[str, typer.Argument(metavar="JOB", help="The job's id (rd_…).")],
     *,
-    app: o.AppOption = None,
-    broker: o.BrokerOption = None,
-    is_json: o.JsonOption = False,
+    where: Where,
 ) -> None:
     """Go on with a job that was aborted, failed, or was killed. What was sent is not sent again.
 
@@ -273,14 +212,15 @@ def resume(
     from redrive.views import job_view_document
 
     async def work(service: Service) -> JobView:
-        with Bar("redrive", is_quiet=is_json) as bar:
+        with Bar("redrive", is_quiet=where.is_json) as bar:
             return await service.resume(job_id, on_progress=lambda job: _advance(bar, job))
 
-    view = on_service(app, broker, work)
-    _show_job(view, job_view_document(view), is_json=is_json)
+    view = where.run(work)
+    _show_job(view, job_view_document(view), is_json=where.is_json)
     _exit_as(view)
 
 
+@spread
 def abort(
     job_id: Annotated[str, typer.Argument(metavar="JOB", help="The job's id (rd_…).")],
     *,
@@ -288,9 +228,7 @@ def abort(
     actor: o.ActorOption = None,
     yes: o.YesOption = False,
     dry_run: o.DryRunOption = False,
-    app: o.AppOption = None,
-    broker: o.BrokerOption = None,
-    is_json: o.JsonOption = False,
+    where: Where,
 ) -> None:
     """Stop a job. What it sent stays sent; the rest stays dead and can be sent by `dlq resume` or another job.
 
@@ -306,9 +244,9 @@ def abort(
         confirm(f"Stop job {job_id} with {plural(view.job.counts.pending, 'letter')} not yet sent?", yes=yes)
         return await service.abort(job_id, actor=o.actor_name(actor), note=note_text)
 
-    view = on_service(app, broker, work)
-    if dry_run and not is_json:
+    view = where.run(work)
+    if dry_run and not where.is_json:
         facts([("would stop", view.job.id), ("state", view.job.state), ("not yet sent", view.job.counts.pending)])
         return
     document = job_view_document(view)
-    _show_job(view, {**document, "dry_run": True} if dry_run else document, is_json=is_json)
+    _show_job(view, {**document, "dry_run": True} if dry_run else document, is_json=where.is_json)

@@ -3,47 +3,32 @@
 from __future__ import annotations
 
 import time
-from typing import TYPE_CHECKING, Annotated
+from dataclasses import replace
+from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 
-from redrive.cli import options as o
+from redrive.cli.groups import Change, Filters, Where, spread
 from redrive.cli.output import ago, facts, note, plural, print_json, say, table
 from redrive.cli.prompts import Bar, confirm
-from redrive.cli.target import on_service
 
 if TYPE_CHECKING:
     from redrive.core.letters.selection import Selection
     from redrive.core.ports import LetterStats, Page
-    from redrive.service import Group, LetterView, ReviewResult, Service
+    from redrive.service import Group, ReviewResult, Service
 
-ID_SHOWN = 27
 TOP = 20
 
 
+@spread
 def list_letters(
-    targets: o.TargetsArgument = None,
     *,
-    queue: o.QueueOption = None,
-    state: o.StateOption = None,
-    reason: o.ReasonOption = None,
-    error_code: o.ErrorCodeOption = None,
-    error_type: o.ErrorTypeOption = None,
-    tenant: o.TenantOption = None,
-    key: o.KeyOption = None,
-    message_type: o.TypeOption = None,
-    group: o.GroupOption = None,
-    since: o.SinceOption = None,
-    until: o.UntilOption = None,
-    text: o.TextOption = None,
-    ids: o.IdOption = None,
+    filters: Filters,
     limit: Annotated[int, typer.Option("--limit", "-n", min=1, max=1_000, help="Letters on one page.")] = 50,
     cursor: Annotated[
         str | None, typer.Option("--cursor", help="Go on where the page before ended.", show_default=False)
     ] = None,
-    app: o.AppOption = None,
-    broker: o.BrokerOption = None,
-    is_json: o.JsonOption = False,
+    where: Where,
 ) -> None:
     """List dead letters, oldest first. Looking changes nothing.
 
@@ -53,20 +38,12 @@ def list_letters(
       redrive dlq list --since 2h --tenant acme --json
       redrive dlq list --state closed --text "no such customer"
     """
-    from redrive.cli.selection import make_selection
-
-    selection = make_selection(
-        targets, queue=queue, state=state, reason=reason, error_code=error_code, error_type=error_type, tenant=tenant,
-        key=key, message_type=message_type, group=group, since=since, until=until, text=text, ids=ids,
-    )  # fmt: skip
+    selection = filters.selection()
     if not selection.states and not selection.ids:
         selection = _open(selection)
 
-    async def look(service: Service) -> Page:
-        return await service.letters(selection, limit=limit, cursor=cursor)
-
-    page = on_service(app, broker, look)
-    if is_json:
+    page = where.run(lambda service: service.letters(selection, limit=limit, cursor=cursor))
+    if where.is_json:
         from redrive.views import page_document
 
         print_json(page_document(page))
@@ -75,8 +52,6 @@ def list_letters(
 
 
 def _open(selection: Selection) -> Selection:
-    from dataclasses import replace
-
     from redrive.core.letters.selection import OPEN_STATES
 
     return replace(selection, states=OPEN_STATES)
@@ -107,12 +82,9 @@ def _print_page(page: Page) -> None:
         note(f"More: add --cursor {page.cursor}")
 
 
+@spread
 def show(
-    letter_id: Annotated[str, typer.Argument(metavar="LETTER", help="The letter's id (dl_…).")],
-    *,
-    app: o.AppOption = None,
-    broker: o.BrokerOption = None,
-    is_json: o.JsonOption = False,
+    letter_id: Annotated[str, typer.Argument(metavar="LETTER", help="The letter's id (dl_…).")], *, where: Where
 ) -> None:
     """Show one dead letter: why it died, every attempt, headers, body, and who did what with it.
 
@@ -120,15 +92,10 @@ def show(
       redrive dlq show dl_4f2a8c…
       redrive dlq show dl_4f2a8c… --json | jq .message.body
     """
-
-    async def look(service: Service) -> LetterView:
-        return await service.letter(letter_id)
-
-    view = on_service(app, broker, look)
     from redrive.views import letter_view_document
 
-    document = letter_view_document(view)
-    if is_json:
+    document = letter_view_document(where.run(lambda service: service.letter(letter_id)))
+    if where.is_json:
         print_json(document)
         return
     from redrive.cli.letter_page import print_letter
@@ -136,25 +103,12 @@ def show(
     print_letter(document)
 
 
+@spread
 def stats(
-    targets: o.TargetsArgument = None,
     *,
-    queue: o.QueueOption = None,
-    state: o.StateOption = None,
-    reason: o.ReasonOption = None,
-    error_code: o.ErrorCodeOption = None,
-    error_type: o.ErrorTypeOption = None,
-    tenant: o.TenantOption = None,
-    key: o.KeyOption = None,
-    message_type: o.TypeOption = None,
-    group: o.GroupOption = None,
-    since: o.SinceOption = None,
-    until: o.UntilOption = None,
-    text: o.TextOption = None,
+    filters: Filters,
     top: Annotated[int, typer.Option("--top", min=1, max=1_000, help="Entries per list.")] = TOP,
-    app: o.AppOption = None,
-    broker: o.BrokerOption = None,
-    is_json: o.JsonOption = False,
+    where: Where,
 ) -> None:
     """Count dead letters: by problem, queue, reason, tenant and review state.
 
@@ -162,18 +116,13 @@ def stats(
       redrive dlq stats                      what is wrong right now
       redrive dlq stats orders --since 1d    what went wrong today
     """
-    from redrive.cli.selection import make_selection
-
-    selection = make_selection(
-        targets, queue=queue, state=state, reason=reason, error_code=error_code, error_type=error_type, tenant=tenant,
-        key=key, message_type=message_type, group=group, since=since, until=until, text=text,
-    )  # fmt: skip
+    selection = filters.selection()
 
     async def look(service: Service) -> tuple[LetterStats, tuple[Group, ...]]:
         return await service.stats(selection, top=top), await service.groups(selection, limit=top)
 
-    found, groups = on_service(app, broker, look)
-    if is_json:
+    found, groups = where.run(look)
+    if where.is_json:
         from redrive.views import stats_document
 
         print_json(stats_document(found, groups))
@@ -202,185 +151,69 @@ def _print_stats(stats: LetterStats, groups: tuple[Group, ...]) -> None:
             table((title, "letters"), list(counts.items()), right=("letters",))
 
 
-def review(
-    targets: o.TargetsArgument = None,
-    *,
-    queue: o.QueueOption = None,
-    reason: o.ReasonOption = None,
-    error_code: o.ErrorCodeOption = None,
-    error_type: o.ErrorTypeOption = None,
-    tenant: o.TenantOption = None,
-    key: o.KeyOption = None,
-    message_type: o.TypeOption = None,
-    group: o.GroupOption = None,
-    since: o.SinceOption = None,
-    until: o.UntilOption = None,
-    text: o.TextOption = None,
-    ids: o.IdOption = None,
-    is_all: Annotated[bool, typer.Option("--all", help="All pending letters.")] = False,
-    limit: o.LimitOption = None,
-    note_text: o.NoteOption = "",
-    actor: o.ActorOption = None,
-    yes: o.YesOption = False,
-    dry_run: o.DryRunOption = False,
-    app: o.AppOption = None,
-    broker: o.BrokerOption = None,
-    is_json: o.JsonOption = False,
-) -> None:
+@spread
+def review(*, filters: Filters, change: Change, where: Where) -> None:
     """Mark pending letters as reviewed: a person has looked at them.
 
     \b
       redrive dlq review dl_4f2a8c… --note "bad postcode, told the customer"
       redrive dlq review --group 9c1e… --yes
     """
-    from redrive.cli.selection import make_selection
-
-    selection = make_selection(
-        targets, queue=queue, state=[o.State.PENDING], reason=reason, error_code=error_code, error_type=error_type,
-        tenant=tenant, key=key, message_type=message_type, group=group, since=since, until=until, text=text, ids=ids,
-    )  # fmt: skip
-    _change(
-        selection, "reviewed", "review", is_all=is_all, limit=limit, note_text=note_text, actor=actor,
-        yes=yes, dry_run=dry_run, app=app, broker=broker, is_json=is_json,
-    )  # fmt: skip
+    _change(filters, change, where, to="reviewed")
 
 
-def close(
-    targets: o.TargetsArgument = None,
-    *,
-    queue: o.QueueOption = None,
-    state: o.StateOption = None,
-    reason: o.ReasonOption = None,
-    error_code: o.ErrorCodeOption = None,
-    error_type: o.ErrorTypeOption = None,
-    tenant: o.TenantOption = None,
-    key: o.KeyOption = None,
-    message_type: o.TypeOption = None,
-    group: o.GroupOption = None,
-    since: o.SinceOption = None,
-    until: o.UntilOption = None,
-    text: o.TextOption = None,
-    ids: o.IdOption = None,
-    is_all: Annotated[bool, typer.Option("--all", help="All letters that are open.")] = False,
-    limit: o.LimitOption = None,
-    note_text: o.NoteOption = "",
-    actor: o.ActorOption = None,
-    yes: o.YesOption = False,
-    dry_run: o.DryRunOption = False,
-    app: o.AppOption = None,
-    broker: o.BrokerOption = None,
-    is_json: o.JsonOption = False,
-) -> None:
+@spread
+def close(*, filters: Filters, change: Change, where: Where) -> None:
     """Close letters: nothing more will be done with them. Restorable until their time is over.
 
     \b
       redrive dlq close dl_4f2a8c… --note "order was cancelled"
       redrive dlq close orders --reason EXPIRED --dry-run
     """
-    from redrive.cli.selection import make_selection
-
-    selection = make_selection(
-        targets, queue=queue, state=state, reason=reason, error_code=error_code, error_type=error_type, tenant=tenant,
-        key=key, message_type=message_type, group=group, since=since, until=until, text=text, ids=ids,
-    )  # fmt: skip
-    _change(
-        selection, "closed", "close", is_all=is_all, limit=limit, note_text=note_text, actor=actor, yes=yes,
-        dry_run=dry_run, app=app, broker=broker, is_json=is_json,
-    )  # fmt: skip
+    _change(filters, change, where, to="closed")
 
 
-def restore(
-    targets: o.TargetsArgument = None,
-    *,
-    queue: o.QueueOption = None,
-    reason: o.ReasonOption = None,
-    tenant: o.TenantOption = None,
-    key: o.KeyOption = None,
-    group: o.GroupOption = None,
-    since: o.SinceOption = None,
-    until: o.UntilOption = None,
-    text: o.TextOption = None,
-    ids: o.IdOption = None,
-    is_all: Annotated[bool, typer.Option("--all", help="All closed letters.")] = False,
-    limit: o.LimitOption = None,
-    note_text: o.NoteOption = "",
-    actor: o.ActorOption = None,
-    yes: o.YesOption = False,
-    dry_run: o.DryRunOption = False,
-    app: o.AppOption = None,
-    broker: o.BrokerOption = None,
-    is_json: o.JsonOption = False,
-) -> None:
+@spread
+def restore(*, filters: Filters, change: Change, where: Where) -> None:
     """Make closed letters pending again.
 
     \b
       redrive dlq restore dl_4f2a8c… --note "closed by mistake"
     """
-    from redrive.cli.selection import make_selection
-
-    selection = make_selection(
-        targets, queue=queue, state=[o.State.CLOSED], reason=reason, tenant=tenant, key=key, group=group, since=since,
-        until=until, text=text, ids=ids,
-    )  # fmt: skip
-    _change(
-        selection, "pending", "restore", is_all=is_all, limit=limit, note_text=note_text, actor=actor,
-        yes=yes, dry_run=dry_run, app=app, broker=broker, is_json=is_json,
-    )  # fmt: skip
+    _change(filters, change, where, to="pending")
 
 
-def _change(
-    selection: Selection,
-    to: str,
-    verb: str,
-    *,
-    is_all: bool,
-    limit: int | None,
-    note_text: str,
-    actor: str | None,
-    yes: bool,
-    dry_run: bool,
-    app: str | None,
-    broker: str | None,
-    is_json: bool,
-) -> None:
-    from redrive.cli.selection import refuse_everything
+_VERBS: Final = {"reviewed": "review", "closed": "close", "pending": "restore"}
+_FROM: Final = {"reviewed": ("pending",), "closed": ("pending", "reviewed"), "pending": ("closed",)}
+"""Which letters a verb is about where neither ids nor states are given."""
+
+
+def _change(filters: Filters, change: Change, where: Where, *, to: str) -> None:
     from redrive.core.letters.letter import ReviewState
 
-    refuse_everything(_without_states(selection), is_all=is_all, verb=verb)
-    named = selection
+    verb, selection = _VERBS[to], filters.selection()
+    change.refuse_everything(selection, verb)
+    if not selection.ids and not selection.states:
+        selection = replace(selection, states=frozenset(map(ReviewState, _FROM[to])))
 
     async def work(service: Service) -> ReviewResult | int:
-        wanted = named if named.ids else _changeable(named, to)
-        count = (await service.stats(wanted, top=1)).total
-        count = count if limit is None else min(count, limit)
-        if dry_run:
+        total = (await service.stats(selection, top=1)).total
+        count = total if change.limit is None else min(total, change.limit)
+        if change.dry_run:
             return count
-        confirm(f"{verb.capitalize()} {plural(count, 'letter')}?", yes=yes or count == 0)
-        with Bar(verb, total=count, is_quiet=is_json) as bar:
+        confirm(f"{verb.capitalize()} {plural(count, 'letter')}?", yes=change.yes or count == 0)
+        with Bar(verb, total=count, is_quiet=where.is_json) as bar:
             return await service.review(
-                wanted, ReviewState(to), actor=o.actor_name(actor), note=note_text, limit=limit, on_count=bar
+                selection, ReviewState(to), actor=change.who, note=change.note, limit=change.limit, on_count=bar
             )
 
-    result = on_service(app, broker, work)
+    result = where.run(work)
     if isinstance(result, int):
-        _print_dry_run(result, verb, is_json=is_json)
+        _print_dry_run(result, verb, is_json=where.is_json)
         return
-    _print_review(result, is_json=is_json)
+    _print_review(result, is_json=where.is_json)
     if result.refused or result.missing:
         raise typer.Exit(1)
-
-
-def _without_states(selection: Selection) -> Selection:
-    from dataclasses import replace
-
-    return replace(selection, states=frozenset())
-
-
-def _changeable(selection: Selection, to: str) -> Selection:
-    """By filter only open letters are closed; the other verbs have their state in the filter already."""
-    if to == "closed" and not selection.states:
-        return _open(selection)
-    return selection
 
 
 def _print_dry_run(count: int, verb: str, *, is_json: bool) -> None:

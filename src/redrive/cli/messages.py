@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING, Annotated, Any, BinaryIO, Final
 import typer
 
 from redrive.cli import options as o
+from redrive.cli.groups import MessageOptions, Where, spread
 from redrive.cli.output import note, plural, print_json, say
 from redrive.cli.prompts import Bar
-from redrive.cli.target import on_service
 from redrive.errors import ConfigurationError
 
 if TYPE_CHECKING:
@@ -28,6 +28,7 @@ TEXT_TYPE: Final = "text/plain; charset=utf-8"
 Arguments = Mapping[str, Any]
 
 
+@spread
 def publish(
     queue: Annotated[str, typer.Argument(metavar="QUEUE", help="Where to.")],
     payload: Annotated[
@@ -39,46 +40,10 @@ def publish(
     *,
     file: Annotated[
         Path | None,
-        typer.Option(
-            "--file", "-f", metavar="FILE", help="Send every line of this file of JSON lines (-: standard input)."
-        ),
+        typer.Option("--file", "-f", metavar="FILE", help="Send every line of a file of JSON lines (-: stdin)."),
     ] = None,
-    delay: Annotated[
-        str | None, typer.Option("--delay", metavar="TIME", help="Not before so long: 5s, 10m.", show_default=False)
-    ] = None,
-    key: Annotated[
-        str | None,
-        typer.Option("--key", metavar="KEY", help="Idempotency key: handled once per queue.", show_default=False),
-    ] = None,
-    message_id: Annotated[
-        str | None, typer.Option("--message-id", metavar="ID", help="Its id (else one is made).", show_default=False)
-    ] = None,
-    tenant: Annotated[
-        str | None, typer.Option("--tenant", metavar="NAME", help="Whose it is.", show_default=False)
-    ] = None,
-    priority: Annotated[
-        int | None, typer.Option("--priority", metavar="N", help="1 is the most urgent.", show_default=False)
-    ] = None,
-    headers: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--header", "-H", metavar="NAME=VALUE", help="A header; may be given several times.", show_default=False
-        ),
-    ] = None,
-    message_type: Annotated[
-        str | None, typer.Option("--type", metavar="TYPE", help="Message type, e.g. order.created.", show_default=False)
-    ] = None,
-    ttl: Annotated[
-        str | None, typer.Option("--ttl", metavar="TIME", help="Dead as EXPIRED when older.", show_default=False)
-    ] = None,
-    content_type: Annotated[
-        str | None,
-        typer.Option("--content-type", metavar="TYPE", help="Else JSON or text, as it is.", show_default=False),
-    ] = None,
-    once: Annotated[bool, typer.Option("--once", help="Only if the queue does not know the key yet.")] = False,
-    app: o.AppOption = None,
-    broker: o.BrokerOption = None,
-    is_json: o.JsonOption = False,
+    options: MessageOptions,
+    where: Where,
 ) -> None:
     """Send a message; returns when it is durable.
 
@@ -89,34 +54,19 @@ def publish(
       curl -s https://example.org/order | redrive publish orders
     """
     o.refuse_unless(payload is None or file is None, "PAYLOAD and --file cannot be given together.")
-    o.refuse_unless(not once or key is not None, "--once needs --key: it asks whether the key is known.")
-    o.refuse_unless(
-        file is None or (key is None and message_id is None),
-        "--key and --message-id name one message, --file sends many.",
-    )
-    common = {
-        "delay": delay, "idempotency_key": key, "message_id": message_id, "tenant": tenant, "priority": priority,
-        "headers": _headers(headers), "type": message_type, "ttl": ttl, "once": once,
-    }  # fmt: skip
+    is_one = options.key is not None or options.message_id is not None
+    o.refuse_unless(file is None or not is_one, "--key and --message-id name one message, --file sends many.")
+    common = options.arguments()
 
     async def work(service: Service) -> Receipt:
         if file is not None:
-            return await _publish_lines(service, queue, file, common, content_type, is_quiet=is_json)
+            lines = {**common, "content_type": options.content_type or JSON_TYPE}
+            return await _publish_lines(service, queue, file, arguments=lines, is_quiet=where.is_json)
         body = _body(payload)
-        arguments = {**common, "content_type": content_type or _content_type(body)}
+        arguments = {**common, "content_type": options.content_type or _content_type(body)}
         return await service.publish(queue, [(body, arguments)])
 
-    receipt = on_service(app, broker, work, may_create=True)
-    _finish(receipt, is_json=is_json)
-
-
-def _headers(pairs: list[str] | None) -> dict[str, Any] | None:
-    headers: dict[str, Any] = {}
-    for pair in pairs or ():
-        name, equals, value = pair.partition("=")
-        o.refuse_unless(equals and name, f'--header "{pair}" is not NAME=VALUE.')
-        headers[name] = value
-    return headers or None
+    _finish(where.run(work, may_create=True), is_json=where.is_json)
 
 
 def _body(payload: str | None) -> bytes:
@@ -142,13 +92,10 @@ def _content_type(body: bytes) -> str | None:
     return TEXT_TYPE
 
 
-async def _publish_lines(
-    service: Service, queue: str, file: Path, common: Arguments, content_type: str | None, *, is_quiet: bool
-) -> Receipt:
+async def _publish_lines(service: Service, queue: str, file: Path, *, arguments: Arguments, is_quiet: bool) -> Receipt:
     """Send the lines in batches. A file is read twice, so that a bad line is found before anything is sent."""
     from redrive.service import Receipt
 
-    arguments = {**common, "content_type": content_type or JSON_TYPE}
     total = None if str(file) == STDIN else _count(file)
     sum_ = Receipt(queue=queue, published=0)
     with _opened(file) as stream, Bar("publish", total=total, is_quiet=is_quiet) as bar:

@@ -9,12 +9,14 @@ from typing import Annotated
 import typer
 
 from redrive.cli import options as o
+from redrive.cli.groups import Where, spread
 from redrive.cli.output import ago, note, plural, print_json, say, table
 from redrive.cli.prompts import confirm
-from redrive.cli.target import find_app, on_service
+from redrive.cli.target import find_app
 
 
-def list_queues(app: o.AppOption = None, *, broker: o.BrokerOption = None, is_json: o.JsonOption = False) -> None:
+@spread
+def list_queues(*, where: Where) -> None:
     """List queues: what can be handed out now, waits for its time, is in hand, and is dead.
 
     \b
@@ -23,8 +25,8 @@ def list_queues(app: o.AppOption = None, *, broker: o.BrokerOption = None, is_js
     """
     from redrive.views import queue_document
 
-    queues = on_service(app, broker, lambda service: service.queues())
-    if is_json:
+    queues = where.run(lambda service: service.queues())
+    if where.is_json:
         print_json({"queues": [queue_document(queue) for queue in queues]})
         return
     if not queues:
@@ -41,26 +43,26 @@ def list_queues(app: o.AppOption = None, *, broker: o.BrokerOption = None, is_js
     )
 
 
+@spread
 def backup(
     target: Annotated[Path, typer.Argument(metavar="FILE", help="The new file to write.")],
     *,
-    app: o.AppOption = None,
-    broker: o.BrokerOption = None,
-    is_json: o.JsonOption = False,
+    where: Where,
 ) -> None:
     """Copy everything (queues, claims, dead letters, jobs) into a new file, while workers go on.
 
     \b
       redrive backup nightly.db --broker sqlite:///orders.db
     """
-    on_service(app, broker, lambda service: service.backup(target))
+    where.run(lambda service: service.backup(target))
     size = target.stat().st_size
-    if is_json:
+    if where.is_json:
         print_json({"file": str(target), "bytes": size})
     else:
         say(f"Everything is in {target} ({size} bytes).")
 
 
+@spread
 def restore(
     source: Annotated[Path, typer.Argument(metavar="FILE", help="A file that `redrive backup` wrote.")],
     *,
@@ -69,9 +71,7 @@ def restore(
     ] = False,
     yes: o.YesOption = False,
     dry_run: o.DryRunOption = False,
-    app: o.AppOption = None,
-    broker: o.BrokerOption = None,
-    is_json: o.JsonOption = False,
+    where: Where,
 ) -> None:
     """Put a backup in the place of the broker's file. Stop every worker first.
 
@@ -82,11 +82,11 @@ def restore(
     from redrive.service import restore_backup
     from redrive.views import restored_document
 
-    url = find_app(app, broker, may_create=True).settings.broker
+    url = find_app(where.app, where.broker, may_create=True).settings.broker
     if not dry_run:
         confirm(f"Put {source} in the place of {masked(url)}?", yes=yes)
     result = restore_backup(url, source, replace=overwrite, dry_run=dry_run)
-    if is_json:
+    if where.is_json:
         print_json(restored_document(result))
         return
     held = f"{plural(result.report.messages, 'message')}, {plural(result.report.letters, 'letter')}"

@@ -217,8 +217,8 @@ class Metrics:
             "letter.reviewed": lambda fields: self._tally.add("letters_reviewed", (str(fields["to"]),)),
             "upkeep.pruned": lambda fields: self._tally.add("records_pruned", (str(fields["what"]),), fields["count"]),
         }
-        self.registry = CollectorRegistry(auto_describe=False)
-        self.registry.register(_Families(self._sum))
+        self.collectors = CollectorRegistry(auto_describe=False)
+        self.collectors.register(_Families(self._sum))
 
     def subscribe(self, events: Events) -> None:
         """Count everything that happens from now on."""
@@ -259,7 +259,7 @@ class Metrics:
 
     def render(self) -> bytes:
         """The Prometheus text format."""
-        return generate_latest(self.registry)
+        return generate_latest(self.collectors)
 
     # ------------------------------------------------------------------------------------------ one per event
 
