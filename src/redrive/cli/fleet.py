@@ -39,7 +39,7 @@ def run_fleet(app: Redrive, spec: str, options: Hosting, *, processes: int) -> i
         return supervise(command, processes=processes, events=app.events)
     with tempfile.TemporaryDirectory(prefix="redrive-") as directory:
         os.environ[DIRECTORY] = directory
-        with _served(app, options, Path(directory), processes) as url:
+        with _served(app, options, directory=Path(directory), processes=processes) as url:
             announce(app, options, url)
             return supervise(command, processes=processes, events=app.events)
 
@@ -67,9 +67,9 @@ class FleetReadiness:
 
 
 @contextmanager
-def _served(app: Redrive, options: Hosting, directory: Path, processes: int) -> Iterator[str]:
+def _served(app: Redrive, options: Hosting, *, directory: Path, processes: int) -> Iterator[str]:
     """The probes in a thread for as long as the block runs; yields the URL."""
-    thread = _ServerThread(app, options, directory, processes)
+    thread = _ServerThread(app, options, directory=directory, processes=processes)
     thread.start()
     try:
         yield thread.url()
@@ -80,7 +80,7 @@ def _served(app: Redrive, options: Hosting, directory: Path, processes: int) -> 
 class _ServerThread(threading.Thread):
     """A loop of its own with the HTTP server in it."""
 
-    def __init__(self, app: Redrive, options: Hosting, directory: Path, processes: int) -> None:
+    def __init__(self, app: Redrive, options: Hosting, *, directory: Path, processes: int) -> None:
         super().__init__(name="redrive-http", daemon=True)
         self._app = app
         self._options = options

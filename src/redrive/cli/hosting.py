@@ -23,6 +23,7 @@ from redrive.runtime.events import Level
 
 if TYPE_CHECKING:
     from redrive.runtime.logs import Style
+    from redrive.runtime.tallies import TallyWriter
     from redrive.runtime.worker import Worker
     from redrive.web.readiness import Readiness
 
@@ -128,7 +129,7 @@ class _Host:
         self._readiness = Readiness(self._app)
         probes = Probes(self._app, readiness=self._readiness)
         if directory is not None:
-            _report(stack, Path(directory), probes.metrics.tally, self._readiness)
+            stack.callback(_reporting(Path(directory), probes.metrics.tally, self._readiness).close)
         if self._options.address is None:
             return None
         host, port = address_of(self._app, self._options)
@@ -163,12 +164,12 @@ class _Host:
             )
 
 
-def _report(stack: AsyncExitStack, directory: Path, tally: Any, readiness: Readiness) -> None:
+def _reporting(directory: Path, tally: Any, readiness: Readiness) -> TallyWriter:
     from redrive.runtime.tallies import TallyWriter
 
     writer = TallyWriter(directory, tally, lambda: [obstacle.text for obstacle in readiness.known()])
     writer.start()
-    stack.callback(writer.close)
+    return writer
 
 
 async def _at_most(waiting: Any, pause_ms: Millis) -> None:
