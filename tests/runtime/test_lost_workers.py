@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import signal
+import time
+from typing import Any
 
+from redrive import Redrive
 from tests.runtime.fleet import Fleet
-from tests.runtime.stage import PATIENCE_S, depth, letters
+from tests.runtime.stage import PATIENCE_S, Told, depth, letters, working
 
 
 async def test_a_message_that_kills_its_worker_is_dead_after_its_attempts_and_takes_no_neighbour_with_it(
@@ -53,3 +56,26 @@ async def test_work_of_a_killed_worker_is_taken_up_by_one_that_lives(fleet: Flee
         assert [] == await letters(app)
         second.send_signal(signal.SIGTERM)
         assert fleet.stopped(second) == 0
+
+
+async def test_the_neighbours_of_a_killed_worker_are_not_held_up_by_other_idle_consumers(app: Redrive) -> None:
+    handled = []
+
+    @app.consumer("orders", lease="300ms")
+    async def handle(order: dict[str, Any]) -> None:
+        handled.append(order["n"])
+
+    @app.consumer("refunds")
+    async def idle(refund: dict[str, Any]) -> None: ...
+
+    told = Told(app)
+    async with app:
+        await app.publish_many("orders", [({"n": n}, {"message_id": f"m-{n}"}) for n in range(40)])
+        lost = await app.backend.ledger.take("orders", limit=40, lease_ms=300, worker="gone", wait_ms=0, claims=True)
+        begun = time.monotonic()
+        async with working(app):
+            await told.until("deliveries.processed", 40)
+
+    assert 40 == len(lost) == told.count("delivery.interrupted")
+    assert list(range(40)) == sorted(handled)
+    assert time.monotonic() - begun < 10

@@ -57,6 +57,9 @@ if TYPE_CHECKING:
 TAKE_WAIT_MS: Final[Millis] = 500
 """How long an empty take waits: the longest a stopping worker waits for nothing."""
 
+SUSPECTS_MS: Final[Millis] = 5_000
+"""How long suspects may follow each other before the other consumers of this worker get a turn."""
+
 MAX_TAKE: Final = 500
 """Messages in one take, so that one write stays short."""
 
@@ -97,6 +100,7 @@ class Pipeline:
         self._wakes_at: float | None = None
         self._is_busy = False
         self._has_suspects = False
+        self._is_alone = False
         self._stopping = False
         self._drained = asyncio.Event()
         pause = app.settings
@@ -202,7 +206,7 @@ class Pipeline:
             return False
         self._takes += 1
         self._reserved += limit
-        self._spawn(self._take(limit))
+        self._spawn(self._take(limit, wait_ms=0 if self._takes > 1 else TAKE_WAIT_MS))
         return True
 
     def _wake_later(self) -> None:
@@ -228,7 +232,7 @@ class Pipeline:
 
     # ------------------------------------------------------------------------------------------- take and start
 
-    async def _take(self, limit: int) -> None:
+    async def _take(self, limit: int, *, wait_ms: Millis) -> None:
         consumer = self.consumer
         batch: list[Taken] = []
         try:
@@ -237,7 +241,7 @@ class Pipeline:
                 limit=limit,
                 lease_ms=consumer.lease_ms,
                 worker=self._worker,
-                wait_ms=0 if self._takes > 1 else TAKE_WAIT_MS,
+                wait_ms=wait_ms,
                 claims=consumer.idempotency,
             )
         except Exception as error:  # noqa: BLE001 - whatever it is, nothing is known to be taken; leases bring it back
@@ -288,6 +292,9 @@ class Pipeline:
                 if ended.end.letter is not None:
                     self._tell_interrupted(delivery)
                 self._end(ended)
+            elif self._is_alone and not self._stopping:
+                self._tell_interrupted(delivery)
+                self._begin(delivery, now)
             elif self._stopping or not self._gate.hold(self):
                 self._end(self._endings.handed_back(delivery, "SUSPECT_WAITS", "Waits until it can run alone."))
             else:
@@ -295,6 +302,7 @@ class Pipeline:
                 self._spawn(self._run_alone(delivery))
 
     async def _run_alone(self, delivery: Delivery) -> None:
+        """This suspect, and while the gate is held anyway those behind it, one after the other."""
         try:
             await self._gate.quiet()
             if delivery._is_open and not self._stopping:
@@ -304,8 +312,23 @@ class Pipeline:
             else:
                 self._late(delivery, None)
             await self._gate.ended()
+            self._is_alone = True
+            over_at = self._clock.monotonic_ms() + SUSPECTS_MS
+            while self.is_quiet() and self._clock.monotonic_ms() < over_at and await self._take_suspect():
+                await self._gate.ended()
         finally:
+            self._is_alone = False
             self._gate.release()
+
+    async def _take_suspect(self) -> bool:
+        """Take one more while alone; False: there is none, or it is no suspect and others may run beside it."""
+        if self._stopping or self._is_paused or self._throttle.grant(1) < 1:
+            return False
+        self._takes += 1
+        self._reserved += 1
+        running = self._running
+        await self._take(1, wait_ms=0)
+        return self._has_suspects and self._running + self._unsettled > running
 
     def _tell_interrupted(self, delivery: Delivery) -> None:
         last = delivery._taken.received.history[-1]
