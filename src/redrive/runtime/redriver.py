@@ -71,7 +71,7 @@ class Redriver:
         if job is None:
             return None
         self._tell(job)
-        run = _Run(self._backend, self._clock, self._events, on_progress or _silent)
+        run = _Run(self._backend, self._clock, self._events, on_progress=on_progress or _silent)
         try:
             ended = await run.to_the_end(job)
         except asyncio.CancelledError:
@@ -116,7 +116,7 @@ class Redriver:
 class _Run:
     """One runner's work on one job."""
 
-    def __init__(self, backend: Backend, clock: Clock, events: Events, on_progress: OnProgress) -> None:
+    def __init__(self, backend: Backend, clock: Clock, events: Events, *, on_progress: OnProgress) -> None:
         self._backend = backend
         self._clock = clock
         self._events = events
