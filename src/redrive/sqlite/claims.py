@@ -87,8 +87,8 @@ def _write_claims(
         tx.execute(sql.TAKE_CLAIMS, (tx.now, owner, until, tx.now, numbers(taken)))
     ids = dict(known)
     if fresh:
-        tx.execute(sql.NEW_CLAIMS, (owner, until, tx.now, numbers(fresh)))
-        first = tx.execute("SELECT last_insert_rowid()").fetchone()[0] - len(fresh) + 1
+        last = tx.execute(sql.NEW_CLAIMS, (owner, until, tx.now, numbers(fresh))).lastrowid or 0
+        first = last - len(fresh) + 1
         new_keys = [verdict.ref.key for verdict in acquired if verdict.ref.key not in known]
         ids.update(zip(new_keys, range(first, first + len(fresh)), strict=True))
     return ids
@@ -170,9 +170,7 @@ def _store_claim(tx: Tx, record_id: int | None, verdict: Acquired, *, until: Uni
     if record_id is None:
         row = (named_queue(tx, ref.queue), text_in(ref.key), PROCESSING, verdict.attempts, verdict.cycle, ref.token,
                owner, until, None, None, tx.now)  # fmt: skip
-        insert_rows(tx.connection, _INSERT, [row])
-        new_id: int = tx.execute("SELECT last_insert_rowid()").fetchone()[0]
-        return new_id
+        return insert_rows(tx.connection, _INSERT, [row])
     one = numbers([[record_id, verdict.attempts, verdict.cycle, ref.token]])
     tx.execute(sql.TAKE_CLAIMS, (tx.now, owner, until, tx.now, one))
     return record_id
@@ -202,8 +200,7 @@ def _store_received(
     if record_id is None:
         row = (named_queue(tx, each.queue), text_in(each.key), RECEIVED, 0, cycle, token, None, None, each.expires_at,
                each.digest, tx.now)  # fmt: skip
-        insert_rows(tx.connection, _INSERT, [row])
-        record_id = tx.execute("SELECT last_insert_rowid()").fetchone()[0]
+        record_id = insert_rows(tx.connection, _INSERT, [row])
     else:
         tx.execute(
             "UPDATE redrive_claim SET state = 0, attempts = 0, cycle = ?, owner = NULL, lease_until = NULL, "

@@ -64,8 +64,7 @@ def _insert(tx: Tx, letters: Sequence[Letter], ids: Sequence[str]) -> None:
     if not letters:
         return
     rows = [summary_row(letter, letter_id=letter_id) for letter, letter_id in zip(letters, ids, strict=True)]
-    insert_rows(tx.connection, _INSERT_SUMMARY, rows)
-    first = tx.execute("SELECT last_insert_rowid()").fetchone()[0] - len(letters) + 1
+    first = insert_rows(tx.connection, _INSERT_SUMMARY, rows) - len(letters) + 1
     insert_rows(tx.connection, _INSERT_CONTENT, [content_row(seq, letter) for seq, letter in enumerate(letters, first)])
 
 

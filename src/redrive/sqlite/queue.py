@@ -67,8 +67,7 @@ def publish(tx: Tx, batch: Sequence[Outgoing]) -> None:
         if outgoing.queue not in ids:
             ids[outgoing.queue] = declared_queue(tx, outgoing.queue)
             tx.wake(outgoing.queue)
-    insert_rows(tx.connection, sql.INSERT_MESSAGES, [message_row(ids[out.queue], out.message) for out in batch])
-    last: int = tx.execute("SELECT last_insert_rowid()").fetchone()[0]
+    last = insert_rows(tx.connection, sql.INSERT_MESSAGES, [message_row(ids[out.queue], out.message) for out in batch])
     first = last - len(batch) + 1
     # A due time in the past is now: it does not overtake what was published before it.
     if all(out.due_at is None for out in batch):
@@ -162,7 +161,7 @@ def _received(queue: str, row: tuple[Any, ...], until: UnixMs, history: tuple[At
         lease_until=until,
         starts=starts + 1,
         position=str(seq),
-        redelivered=any(entry.outcome is AttemptOutcome.INTERRUPTED for entry in history),
+        redelivered=bool(history) and any(entry.outcome is AttemptOutcome.INTERRUPTED for entry in history),
         history=history,
     )
 

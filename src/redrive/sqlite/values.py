@@ -15,7 +15,9 @@ from itertools import chain
 from typing import Any, Final
 
 ROWS_PER_STEP: Final = 256
-"""Most rows in one INSERT. Row counts are powers of two, so that few statements stay prepared."""
+"""Most rows in one INSERT. Statements are made for powers of two, so that few of them stay prepared; a batch between
+two of them is filled up with rows of NULL that a LIMIT cuts off again: one step is worth more than a few bindings.
+"""
 
 MAX_VARIABLES: Final = 32_766
 """SQLite's default limit of `?` in one statement (sqlite.org/limits.html)."""
@@ -24,22 +26,26 @@ numbers: Final = json.JSONEncoder(separators=(",", ":"), allow_nan=False).encode
 """Whole numbers, or lists of them, for `json_each(?)`. No text: JSON of SQLite cuts at a NUL."""
 
 
-def insert_rows(connection: sqlite3.Connection, head: str, rows: Sequence[Sequence[Any]]) -> None:
-    """`head` is "INSERT INTO t (a, b)"; each row has one value per column. Rowids given out are consecutive."""
-    start, left = 0, len(rows)
-    if not left:
-        return
-    width = len(rows[0])
-    most = min(ROWS_PER_STEP, MAX_VARIABLES // width)
-    while left:
-        size = min(1 << (left.bit_length() - 1), most)
-        connection.execute(_insert_statement(head, width, size), list(chain.from_iterable(rows[start : start + size])))
-        start, left = start + size, left - size
+def insert_rows(connection: sqlite3.Connection, head: str, rows: Sequence[Sequence[Any]]) -> int:
+    """`head` is "INSERT INTO t (a, b)"; each row has one value per column. Rowids given out are consecutive; returns
+    the last (what it was before, where there are no rows).
+    """
+    last = 0
+    for piece in pieces(rows, len(rows[0]) if rows else 1):
+        width, size = len(piece[0]), _size_for(len(piece))
+        given = list(chain.from_iterable(piece))
+        given += [None] * (width * (size - len(piece)))
+        last = connection.execute(_insert_statement(head, width, size), [*given, len(piece)]).lastrowid or 0
+    return last
+
+
+def _size_for(count: int) -> int:
+    return 1 << (count - 1).bit_length()
 
 
 @cache
 def _insert_statement(head: str, width: int, size: int) -> str:
-    return f"{head} VALUES {values_list(width, size)}"
+    return f"{head} SELECT * FROM (VALUES {values_list(width, size)}) LIMIT ?"
 
 
 @cache
@@ -49,13 +55,11 @@ def values_list(width: int, size: int) -> str:
 
 
 def pieces(rows: Sequence[Any], width: int = 1) -> Iterable[Sequence[Any]]:
-    """The rows in pieces that fit into one statement with `width` values each; sizes as in `insert_rows`."""
-    start, left = 0, len(rows)
-    most = min(ROWS_PER_STEP, MAX_VARIABLES // width)
-    while left:
-        size = min(1 << (left.bit_length() - 1), most)
-        yield rows[start : start + size]
-        start, left = start + size, left - size
+    """The rows in pieces that fit into one statement with `width` values each."""
+    most = ROWS_PER_STEP
+    while most * width >= MAX_VARIABLES:
+        most //= 2
+    return (rows[start : start + most] for start in range(0, len(rows), most))
 
 
 def text_in(value: str | None) -> str | bytes | None:
