@@ -78,7 +78,7 @@ class SqliteLedger:
 
     async def commit(self, batch: Sequence[End]) -> list[bool]:
         """See `Ledger.commit`."""
-        return await self.file.write(lambda tx: commit(tx, batch)) if batch else []
+        return await self.file.write_step(commit, batch)
 
     def renew(self, batch: Sequence[Taken], *, lease_ms: Millis) -> list[bool]:
         """See `Ledger.renew`."""
