@@ -8,10 +8,12 @@ import asyncio
 import json
 import os
 import resource
+import shutil
 import time
 from collections.abc import AsyncIterator
 from pathlib import Path
 
+import pytest
 import pytest_asyncio
 
 from redrive.core.letters.letter import Letter
@@ -45,15 +47,27 @@ def made(first: int, count: int, *, died_at: int, size: int = 1_000) -> list[Let
     ]
 
 
-@pytest_asyncio.fixture
-async def app(tmp_path: Path) -> AsyncIterator[Redrive]:
-    shop = Redrive("shop", f"sqlite:///{tmp_path / 'shop.db'}", settings={"durability": "normal"})
-    async with shop:
+async def fill(file: Path) -> None:
+    async with Redrive("shop", f"sqlite:///{file}", settings={"durability": "normal"}) as shop:
         await shop.backend.broker.receive(QUEUE, limit=1, lease_ms=1_000, worker="w0", wait_ms=0)
         for first in range(0, COUNT, 1_000):
             await shop.backend.letters.put(made(first, min(1_000, COUNT - first), died_at=DIED_AT))
         for number in range(LARGE):
             await shop.backend.letters.put(made(COUNT + number, 1, died_at=DIED_AT, size=LARGE_BYTES))
+
+
+@pytest.fixture(scope="module")
+def filled(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A file with all the letters in it, closed."""
+    file = tmp_path_factory.mktemp("many") / "shop.db"
+    asyncio.run(fill(file))
+    return file
+
+
+@pytest_asyncio.fixture
+async def app(filled: Path, tmp_path: Path) -> AsyncIterator[Redrive]:
+    shutil.copy(filled, tmp_path / "shop.db")
+    async with Redrive("shop", f"sqlite:///{tmp_path / 'shop.db'}", settings={"durability": "normal"}) as shop:
         yield shop
 
 

@@ -8,7 +8,9 @@ import os
 import re
 import signal
 import socket
+import sqlite3
 from collections.abc import Callable
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -154,6 +156,27 @@ async def test_a_broker_that_is_away_keeps_the_process_alive_and_not_ready(
 
     assert (200, 503, 200) == (health[0], ready[0], later[0])
     assert json.loads(ready[1])["reasons"][0]["text"]
+    assert 0 == await process.ended()
+
+
+async def test_a_file_of_a_newer_redrive_pauses_the_process_and_is_left_alone(
+    start: Start, redrive: Cli, here: Path
+) -> None:
+    redrive("publish", "orders", "{}", *APP)
+    with closing(sqlite3.connect(here / "shop.db")) as file, file:
+        file.execute("UPDATE redrive_meta SET value = 99 WHERE name = 'min_reader_version'")
+        file.execute("INSERT OR IGNORE INTO redrive_meta (name, value) VALUES ('min_reader_version', 99)")
+
+    process = start("up", "shop:app", "--port", "0", "--json")
+    paused = await process.event("consumer.paused", queue=QUEUE)
+    status, body = await fetch(f"{await process.url()}/readyz")
+    refused = redrive("dlq", "list", *APP, "--json")
+    process.tell()
+
+    assert "schema_too_new" == paused["error_code"]
+    assert (503, "schema_too_new") == (status, json.loads(body)["reasons"][0]["code"])
+    assert (1, "schema_too_new") == (refused.code, refused.error["code"])
+    assert "pip install" in refused.error["hint"]
     assert 0 == await process.ended()
 
 

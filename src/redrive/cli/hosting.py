@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from redrive.cli.output import note, print_json, say
 from redrive.core.units import Millis, duration_ms
-from redrive.errors import BrokerUnavailableError, ConfigurationError, RedriveError
+from redrive.errors import BrokerUnavailableError, ConfigurationError, RedriveError, SchemaTooNewError
 from redrive.runtime.app import Redrive
 from redrive.runtime.events import Level
 
@@ -143,7 +143,7 @@ class _Host:
         while not self._stopping.is_set():
             try:
                 await self._app.open()
-            except BrokerUnavailableError as error:
+            except (BrokerUnavailableError, SchemaTooNewError) as error:
                 self._tell_closed(error, pause_ms)
             else:
                 stack.push_async_callback(self._app.close)
