@@ -7,9 +7,11 @@ from datetime import UTC, datetime
 from decimal import Decimal
 from typing import Any
 
-from redrive import DeadLetter, Delivery, Fixed, Redrive, Retry
+import pytest
+
+from redrive import DeadLetter, Delivery, Fixed, InvalidMessageError, Redrive, Retry
 from redrive.core.wire import headers_json
-from tests.runtime.stage import Told, letters, quiet, redrive_all, working
+from tests.runtime.stage import Told, depth, letters, quiet, redrive_all, working
 
 AT_ONCE = Fixed("1ms")
 
@@ -194,3 +196,28 @@ async def test_a_handler_may_reject_a_payload_with_its_own_code(app: Redrive) ->
         (letter,) = await letters(app)
         assert ("UNKNOWN_CUSTOMER", "no such customer") == (letter.reason.code, letter.reason.text)
         assert letter.attempt_count == 1
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        {"message_id": "a\x00b"},
+        {"tenant": "\ud800"},
+        {"idempotency_key": "k" * 3_000},
+        {"priority": -1},
+        {"headers": {"n": object()}},
+        {"colour": "red"},
+        {"payload": object()},
+        {"payload": b"x" * 2_000},
+        {"queue": ""},
+    ],
+)
+async def test_a_message_no_broker_can_hold_is_refused_and_nothing_is_sent(
+    make_app: Any, arguments: dict[str, Any]
+) -> None:
+    app: Redrive = make_app(max_body_bytes=1_000)
+    async with app:
+        with pytest.raises(InvalidMessageError):
+            await app.publish(**{"queue": "orders", "payload": {"n": 1}, **arguments})
+
+        assert await depth(app, "orders") == 0

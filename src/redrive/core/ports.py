@@ -460,7 +460,9 @@ class Ledger(Protocol):
     async def take(
         self, queue: str, *, limit: int, lease_ms: Millis, worker: str, wait_ms: Millis, claims: bool
     ) -> list[Taken]:
-        """Receive and claim in one go. `claims` False: verdicts are None."""
+        """Receive and claim in one go. `claims` False: verdicts are None. Cancelled, it keeps no message in hand and
+        costs none an attempt, as `Broker.receive`.
+        """
         ...
 
     async def commit(self, batch: Sequence[End]) -> list[bool]:

@@ -74,6 +74,7 @@ class Redrive:
         self._mounts: dict[str, AsgiApp] = {}
         self._backend: Backend | None = None
         self._opened = 0
+        self._opening = asyncio.Lock()
 
     # ------------------------------------------------------------------------------------------- registering
 
@@ -176,11 +177,12 @@ class Redrive:
 
         Raises `BrokerUnavailableError`, `StorageCorruptError`, `SchemaTooNewError`, or `MissingExtraError`.
         """
-        if self._backend is None:
-            backend = open_backend(self.settings.broker, clock=self.clock, settings=self.settings)
-            await backend.open()
-            self._backend = backend
-        self._opened += 1
+        async with self._opening:
+            if self._backend is None:
+                backend = open_backend(self.settings.broker, clock=self.clock, settings=self.settings)
+                await backend.open()
+                self._backend = backend
+            self._opened += 1
 
     async def close(self) -> None:
         """Give the connection back."""

@@ -61,14 +61,19 @@ EVENTS: Final[Mapping[str, EventType]] = {
         level=Level.DEBUG, text="Messages published", fields={"queue": "target queue", "count": "messages"}
     ),
     "deliveries.taken": EventType(
-        level=Level.DEBUG, text="Deliveries taken", fields={"queue": "consumer queue", "count": "deliveries"}
+        level=Level.DEBUG,
+        text="Deliveries taken",
+        fields={"queue": "consumer queue", "count": "deliveries", "without_key": "of these, deliveries without a key"},
     ),
     "deliveries.processed": EventType(
         level=Level.DEBUG,
         text="Deliveries processed",
-        fields={"queue": "consumer queue", "durations_ms": "time in the handler, one number per delivery",
-                "attempts": "attempt number of each, same order",
-                "tenants": "tenant or None of each, same order"},
+        fields={
+            "queue": "consumer queue",
+            "durations_ms": "time in the handler, one number per delivery",
+            "attempts": "attempt number of each, same order",
+            "tenants": "tenant or None of each, same order",
+        },
     ),
     "delivery.retry_scheduled": EventType(
         level=Level.WARN,
@@ -78,8 +83,14 @@ EVENTS: Final[Mapping[str, EventType]] = {
     "delivery.dead_lettered": EventType(
         level=Level.ERROR,
         text="Message dead-lettered",
-        fields={**_DELIVERY, **_FAILURE, "letter_id": "the dead letter", "dead_letter_queue": "where people look",
-                "reason_code": "machine code", "reason_text": "for a person"},
+        fields={
+            **_DELIVERY,
+            **_FAILURE,
+            "letter_id": "the dead letter",
+            "dead_letter_queue": "where people look",
+            "reason_code": "machine code",
+            "reason_text": "for a person",
+        },
     ),
     "delivery.requeued": EventType(
         level=Level.INFO,
@@ -96,51 +107,81 @@ EVENTS: Final[Mapping[str, EventType]] = {
         level=Level.ERROR, text="Lease lost, result refused", fields={"queue": "consumer queue", "message_id": "id"}
     ),
     "delivery.failed_after_commit": EventType(
-        level=Level.WARN, text="Handler raised after its transaction committed; processed all the same",
+        level=Level.WARN,
+        text="Handler raised after its transaction committed; processed all the same",
         fields={"queue": "consumer queue", "message_id": "id", "error_text": "text, cut"},
     ),
     "delivery.unsettled": EventType(
-        level=Level.ERROR, text="The store refused this delivery's end; its lease ends and it comes back",
+        level=Level.ERROR,
+        text="The store refused this delivery's end; its lease ends and it comes back",
         fields={"queue": "consumer queue", "message_id": "id", "error_text": "text, cut"},
     ),
     "delivery.timed_out": EventType(
-        level=Level.WARN, text="Handler over its time limit",
+        level=Level.WARN,
+        text="Handler over its time limit",
         fields={"queue": "consumer queue", "message_id": "id", "timeout_ms": "the limit"},
     ),
     "breaker.changed": EventType(
-        level=Level.WARN, text="Breaker changed",
-        fields={"queue": "consumer queue", "state": "closed, open or half_open", "until": "unix ms of the next probe or None"},
+        level=Level.WARN,
+        text="Breaker changed",
+        fields={
+            "queue": "consumer queue",
+            "state": "closed, open or half_open",
+            "until": "unix ms of the next probe or None",
+        },
     ),
     "consumer.paused": EventType(
-        level=Level.ERROR, text="Consuming paused: the broker or store is not available",
-        fields={"queue": "consumer queue", "error_code": "code of the RedriveError", "error_text": "text",
-                "delay_ms": "until the next try"},
+        level=Level.ERROR,
+        text="Consuming paused: the broker or store is not available",
+        fields={
+            "queue": "consumer queue",
+            "error_code": "code of the RedriveError",
+            "error_text": "text",
+            "delay_ms": "until the next try",
+        },
     ),
     "consumer.resumed": EventType(level=Level.INFO, text="Consuming resumed", fields={"queue": "consumer queue"}),
     "worker.started": EventType(
         level=Level.INFO, text="Worker started", fields={"worker": "name", "queues": "list", "pid": "process id"}
     ),
     "worker.draining": EventType(
-        level=Level.INFO, text="Worker draining", fields={"worker": "name", "in_hand": "deliveries", "grace_ms": "limit"}
+        level=Level.INFO,
+        text="Worker draining",
+        fields={"worker": "name", "in_hand": "deliveries", "grace_ms": "limit"},
     ),
     "worker.stopped": EventType(
         level=Level.INFO, text="Worker stopped", fields={"worker": "name", "handed_back": "deliveries"}
     ),
     "process.exited": EventType(
-        level=Level.ERROR, text="Worker process died, starting another",
+        level=Level.ERROR,
+        text="Worker process died, starting another",
         fields={"pid": "process id", "exit_code": "code, negative for a signal", "delay_ms": "until the restart"},
     ),
     "ingest.accepted": EventType(
-        level=Level.INFO, text="Webhook accepted",
-        fields={"source": "source", "key": "idempotency key", "trace_id": "trace id", "duplicate": "bool",
-                "secret_index": "which secret matched", "body_bytes": "size"},
+        level=Level.INFO,
+        text="Webhook accepted",
+        fields={
+            "source": "source",
+            "key": "idempotency key",
+            "trace_id": "trace id",
+            "duplicate": "bool",
+            "secret_index": "which secret matched",
+            "body_bytes": "size",
+        },
     ),
     "ingest.refused": EventType(
-        level=Level.WARN, text="Webhook refused",
-        fields={"source": "source", "status": "HTTP status", "error_code": "problem type", "trace_id": "trace id or None"},
+        level=Level.WARN,
+        text="Webhook refused",
+        fields={
+            "source": "source",
+            "status": "HTTP status",
+            "error_code": "problem type",
+            "trace_id": "trace id or None",
+        },
     ),
     "ingest.conflict": EventType(
-        level=Level.ERROR, text="Known key came with another body, refused",
+        level=Level.ERROR,
+        text="Known key came with another body, refused",
         fields={"source": "source", "key": "idempotency key", "trace_id": "trace id"},
     ),
     "ingest.sources_changed": EventType(
@@ -150,20 +191,34 @@ EVENTS: Final[Mapping[str, EventType]] = {
         level=Level.ERROR, text="New webhook secrets refused, the old ones stand", fields={"error_text": "why"}
     ),
     "redrive.job_changed": EventType(
-        level=Level.INFO, text="Redrive job changed",
-        fields={"job_id": "job", "state": "job state", "sent": "items", "skipped": "items", "pending": "items",
-                "error_text": "why it failed or None", "actor": "who"},
+        level=Level.INFO,
+        text="Redrive job changed",
+        fields={
+            "job_id": "job",
+            "state": "job state",
+            "sent": "items",
+            "skipped": "items",
+            "pending": "items",
+            "error_text": "why it failed or None",
+            "actor": "who",
+        },
     ),
     "redrive.sent": EventType(
         level=Level.DEBUG, text="Letters redriven", fields={"job_id": "job", "count": "letters sent in this batch"}
     ),
     "redrive.came_back": EventType(
-        level=Level.WARN, text="Redriven messages came back",
-        fields={"job_id": "job", "sent": "letters sent in the last minute",
-                "came_back": "of those, dead again", "percent": "of sent, rounded"},
+        level=Level.WARN,
+        text="Redriven messages came back",
+        fields={
+            "job_id": "job",
+            "sent": "letters sent in the last minute",
+            "came_back": "of those, dead again",
+            "percent": "of sent, rounded",
+        },
     ),
     "letter.reviewed": EventType(
-        level=Level.INFO, text="Letter reviewed",
+        level=Level.INFO,
+        text="Letter reviewed",
         fields={"letter_id": "letter", "to": "review state", "actor": "who", "note": "why"},
     ),
     "upkeep.pruned": EventType(
@@ -220,5 +275,5 @@ class Events:
         for subscriber in self._subscribers:
             try:
                 subscriber(event)
-            except Exception:  # noqa: BLE001, S110, PERF203 - see the class docstring
+            except Exception:  # noqa: BLE001, S110 - see the class docstring
                 pass

@@ -194,8 +194,8 @@ class OrderedLedger:
                 if keys
                 else ()
             )
-        except RedriveError:
-            await self._hand_back(received)
+        except (RedriveError, asyncio.CancelledError):
+            await asyncio.shield(self._hand_back(received))
             raise
         return [
             Taken(received=item, verdict=next(verdicts) if claims and item.message.key is not None else None)

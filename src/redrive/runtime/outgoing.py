@@ -11,12 +11,19 @@ import msgspec
 from redrive.core import message as messages
 from redrive.core.message import NO_PROPERTIES, Headers, Message, Properties
 from redrive.core.ports import Outgoing
+from redrive.core.text import clean
 from redrive.core.units import Duration, UnixMs, duration_ms
 from redrive.core.wire import check_headers
 from redrive.errors import InvalidMessageError
 
 JSON_TYPE: Final = "application/json"
 TEXT_TYPE: Final = "text/plain; charset=utf-8"
+
+MAX_PRIORITY: Final = 2_097_151
+"""As BullMQ has it."""
+
+MAX_TEXT_CHARS: Final = 2_048
+"""Of an id, a key, a tenant and their like."""
 
 _encode_json: Final = msgspec.json.Encoder().encode
 _PROPERTY_NAMES: Final = frozenset(Properties.__dataclass_fields__)
@@ -45,6 +52,11 @@ def make_outgoing(
     """The arguments of `Redrive.publish` as a message ready to send. Raises `InvalidMessageError`; nothing is sent."""
     if not queue:
         raise InvalidMessageError("A message needs a queue to go to. Nothing was sent.")
+    for text in (queue, message_id, idempotency_key, tenant, content_type, type, trace_id):
+        if text is not None:
+            _check_text(text)
+    if priority is not None and not 0 <= priority <= MAX_PRIORITY:
+        raise InvalidMessageError(f"priority is {priority}: it must be from 0 to {MAX_PRIORITY}. Nothing was sent.")
     body, found_type = encode(payload)
     if len(body) > max_body_bytes:
         raise InvalidMessageError(
@@ -101,6 +113,15 @@ def new_message_id(now: UnixMs) -> str:
         part, *others = os.urandom(_ID_BYTES * _IDS_PER_READ).hex(" ", -_ID_BYTES).split()
         _ready_parts.extend(others)
     return f"{now:012x}{part}"
+
+
+def _check_text(text: object) -> None:
+    """What names a message must be text that every broker and store can hold."""
+    if not isinstance(text, str) or len(text) > MAX_TEXT_CHARS or clean(text) != text:
+        raise InvalidMessageError(
+            f"{text!r:.80} cannot name a message or a part of it. Nothing was sent.",
+            hint=f"Use text of at most {MAX_TEXT_CHARS} characters, without NUL and lone surrogates.",
+        )
 
 
 def _key(key: str | None, message_id: str | None) -> str | None:

@@ -28,7 +28,7 @@ from __future__ import annotations
 import asyncio
 import contextvars
 import random
-from collections.abc import Coroutine
+from collections.abc import Coroutine, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
 from redrive.core.attempt_field import with_attempt
@@ -55,7 +55,7 @@ if TYPE_CHECKING:
     from redrive.runtime.app import Redrive
 
 TAKE_WAIT_MS: Final[Millis] = 500
-"""How long an empty take waits: the longest a stopping worker waits for nothing."""
+"""How long an empty take waits before it looks again."""
 
 SUSPECTS_MS: Final[Millis] = 5_000
 """How long suspects may follow each other before the other consumers of this worker get a turn."""
@@ -96,6 +96,7 @@ class Pipeline:
         self._commits = 0
         self._committing = 0
         self._tasks: set[asyncio.Task[None]] = set()
+        self._waiting: set[asyncio.Task[None]] = set()
         self._pump_is_scheduled = False
         self._wakes_at: float | None = None
         self._is_busy = False
@@ -130,7 +131,13 @@ class Pipeline:
     def stop(self) -> None:
         """Take nothing more. What is in hand goes on."""
         self._stopping = True
+        # A task cancelled before its first step never runs, and would never give its slots back: let it begin first.
+        self.loop.call_soon(self._cancel_takes, context=self.context)
         self.schedule_pump()
+
+    def _cancel_takes(self) -> None:
+        for take in self._waiting:
+            take.cancel()
 
     async def drained(self) -> None:
         """Returns once nothing is in hand any more; only after `stop`."""
@@ -206,7 +213,9 @@ class Pipeline:
             return False
         self._takes += 1
         self._reserved += limit
-        self._spawn(self._take(limit, wait_ms=0 if self._takes > 1 else TAKE_WAIT_MS))
+        waiting = self._spawn(self._take(limit, wait_ms=0 if self._takes > 1 else TAKE_WAIT_MS))
+        self._waiting.add(waiting)
+        waiting.add_done_callback(self._waiting.discard)
         return True
 
     def _wake_later(self) -> None:
@@ -225,10 +234,11 @@ class Pipeline:
             self._wakes_at = None
         self.schedule_pump()
 
-    def _spawn(self, coroutine: Coroutine[Any, Any, None]) -> None:
+    def _spawn(self, coroutine: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
         task = self.loop.create_task(coroutine, context=self.context)
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
+        return task
 
     # ------------------------------------------------------------------------------------------- take and start
 
@@ -249,9 +259,11 @@ class Pipeline:
         else:
             self._available()
         finally:
+            # Also where it was cancelled, because the worker stops: it has taken nothing then.
             self._takes -= 1
             self._reserved -= limit
-        self._throttle.give_back(limit, len(batch))
+            self._throttle.give_back(limit, len(batch))
+            self.schedule_pump()
         self._is_busy = len(batch) == limit and not self._has_suspects
         self._running += len(batch)
         if self._is_busy:
@@ -259,7 +271,6 @@ class Pipeline:
             self._start_take()
         if batch:
             self._start_batch(batch)
-        self.schedule_pump()
 
     def _start_batch(self, batch: list[Taken]) -> None:
         now = self._clock.now()
@@ -281,7 +292,8 @@ class Pipeline:
         self._has_suspects = bool(suspects)
         if suspects:
             self._start_suspects(suspects)
-        self._events.emit("deliveries.taken", queue=self.consumer.queue, count=len(batch))
+        without_key = sum(taken.received.message.key is None for taken in batch)
+        self._events.emit("deliveries.taken", queue=self.consumer.queue, count=len(batch), without_key=without_key)
 
     def _start_suspects(self, suspects: list[Delivery]) -> None:
         """Run the first alone and hand the others back: what kills this process must not take theirs with it."""
@@ -465,7 +477,7 @@ class Pipeline:
     async def _commit(self, processed: list[Processed], ended: list[Ended]) -> None:
         ends = [end for _, end, _ in processed]
         ends += [each.end for each in ended]
-        settled = None
+        settled: Sequence[bool | None] | None = None
         try:
             settled = await self.ledger.commit(ends)
         except RedriveError as error:
@@ -483,8 +495,8 @@ class Pipeline:
             self._settled(processed, ended, settled)
         self.schedule_pump()
 
-    async def _commit_apart(self, ends: list[End], error: Exception) -> list[bool] | None:
-        """One by one, where the batch failed for a reason that is no outage."""
+    async def _commit_apart(self, ends: list[End], error: Exception) -> list[bool | None] | None:
+        """One by one, where the batch failed for a reason that is no outage. An element's None: told already."""
         if len(ends) == 1:
             self._events.emit(
                 "delivery.unsettled",
@@ -492,8 +504,8 @@ class Pipeline:
                 message_id=ends[0].taken.received.message.id,
                 error_text=repr(error)[:500],
             )
-            return [False]
-        settled = []
+            return [None]
+        settled: list[bool | None] = []
         for end in ends:
             try:
                 settled += await self.ledger.commit([end])
@@ -501,17 +513,17 @@ class Pipeline:
                 self._unavailable(away)
                 return None
             except Exception as own:  # noqa: BLE001
-                settled += await self._commit_apart([end], own) or [False]
+                settled += await self._commit_apart([end], own) or [None]
         return settled
 
-    def _settled(self, processed: list[Processed], ended: list[Ended], settled: list[bool]) -> None:
+    def _settled(self, processed: list[Processed], ended: list[Ended], settled: Sequence[bool | None]) -> None:
         told = []
         in_hand = self.in_hand
         for (delivery, _, duration), is_settled in zip(processed, settled, strict=False):
             in_hand.pop(id(delivery), None)
             if is_settled:
                 told.append((delivery, round(duration)))
-            else:
+            elif is_settled is not None:
                 self._events.emit("delivery.lease_lost", **self._named(delivery))
         tell_processed(self._events, self.consumer.queue, told)
         for each, is_settled in zip(ended, settled[len(processed) :], strict=True):
@@ -519,7 +531,7 @@ class Pipeline:
             if is_settled:
                 self.handed_back += is_hand_back(each)
                 tell_end(self._events, each)
-            else:
+            elif is_settled is not None:
                 self._events.emit("delivery.lease_lost", **self._named(each.delivery))
 
     def _release(self, delivery: Delivery) -> None:
