@@ -85,3 +85,18 @@ async def test_running_until_a_condition_holds_stops_there() -> None:
 
     assert 5_000 == clock.now() - FAKE_EPOCH
     assert 5_000.0 == clock.monotonic_ms()
+
+
+async def test_a_leap_wakes_everyone_due_on_the_way_once_and_late() -> None:
+    clock, woken = FakeClock(), []
+
+    async def ticker() -> None:
+        while True:
+            await clock.sleep(10)
+            woken.append(clock.now() - FAKE_EPOCH)
+
+    task = asyncio.create_task(ticker())
+    await clock.leap_to(FAKE_EPOCH + 86_400_000)
+
+    assert [86_400_000] == woken
+    task.cancel()

@@ -208,6 +208,12 @@ class MemoryBroker:
         waiting.sort(key=lambda copy: _hand_over_order(copy, now))
         return [copy.message for copy in waiting[:limit]]
 
+    def next_event_at(self) -> UnixMs | None:
+        """When the next message of any queue falls due or the next lease ends; None where nothing is ahead."""
+        with self._lock:
+            instants = [at for queue in self._queues.values() if (at := queue.next_event_at()) is not None]
+        return min(instants, default=None)
+
     async def delete_queue(self, queue: str) -> None:
         """Remove the queue and what is in it, as an administrator would: the next publish makes an empty one."""
         with self._lock:
