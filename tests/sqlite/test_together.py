@@ -1,4 +1,4 @@
-"""Publishes of one turn of the loop share a batch, and nothing else: each caller has its own answer."""
+"""Calls that do the same step together share a batch, and nothing else: each caller has its own answer."""
 
 from __future__ import annotations
 
@@ -8,7 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from redrive.core.ports import Outgoing, Published
+from redrive.core.ports import End, Outgoing, Published
+from redrive.core.settlement import ACK
 from redrive.runtime.clock import SystemClock
 from redrive.sqlite import SqliteFile, SqliteLedger
 from redrive.testing.samples import message, outgoing
@@ -64,3 +65,13 @@ async def test_more_than_one_batch_can_hold_is_all_published(ledger: SqliteLedge
     answers = await asyncio.gather(*map(ledger.publish, batches))
 
     assert [[Published()] * 400] * 5 == answers
+
+
+async def test_ends_committed_at_once_each_get_their_own_answer(ledger: SqliteLedger) -> None:
+    await ledger.publish([numbered(number) for number in range(40)])
+    taken = await ledger.take("orders", limit=40, lease_ms=60_000, worker="w", wait_ms=0, claims=True)
+    ends = [End(taken=each, settlement=ACK) for each in taken]
+
+    answers = await asyncio.gather(*(ledger.commit([end]) for end in [*ends, *ends[:10]]))
+
+    assert [[True]] * 40 + [[False]] * 10 == answers

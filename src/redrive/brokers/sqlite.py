@@ -37,9 +37,7 @@ class SqliteBroker:
     async def publish(self, batch: Sequence[Outgoing]) -> list[Published]:
         """See `Broker.publish`; one commit for the batch."""
         check_bodies(batch)
-        if batch:
-            await self._file.write(lambda tx: messages.publish(tx, batch))
-        return [Published() for _ in batch]
+        return await self._file.write_step(_publish, batch)
 
     async def receive(
         self, queue: str, *, limit: int, lease_ms: Millis, worker: str, wait_ms: Millis
@@ -55,7 +53,7 @@ class SqliteBroker:
 
     async def settle(self, batch: Sequence[Settle]) -> list[bool]:
         """See `Broker.settle`; one commit for the batch."""
-        return await self._file.write(lambda tx: messages.settle(tx, batch)) if batch else []
+        return await self._file.write_step(messages.settle, batch)
 
     def renew(self, batch: Sequence[Lease], *, lease_ms: Millis) -> list[bool]:
         """See `Broker.renew`."""
@@ -75,6 +73,11 @@ class SqliteBroker:
     async def delete_queue(self, queue: str) -> None:
         """Remove the queue and every message in it, as an administrator would. Its claims and letters stay."""
         await self._file.write(lambda tx: messages.delete(tx, queue))
+
+
+def _publish(tx: Tx, batch: Sequence[Outgoing]) -> list[Published]:
+    messages.publish(tx, batch)
+    return [Published()] * len(batch)
 
 
 def _hand_back(tx: Tx, received: Sequence[Received]) -> None:

@@ -23,7 +23,7 @@ import queue as queues
 import sqlite3
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Final, Literal, TypeVar
@@ -45,9 +45,10 @@ from redrive.sqlite.failures import is_locked, mapped
 from redrive.sqlite.schema import is_current, migrate, migrations
 from redrive.sqlite.turn import Turn
 from redrive.sqlite.waiting import Watch
-from redrive.sqlite.writer import Tx, Writer
+from redrive.sqlite.writer import Step, Tx, Writer
 
 T = TypeVar("T")
+B = TypeVar("B")
 Durability = Literal["full", "normal"]
 
 READERS: Final = 2
@@ -111,6 +112,10 @@ class SqliteFile:
     ) -> T:
         """The operation's result once it is committed. Must be safe to run twice; sees nothing but its `Tx`."""
         return await self.live.writer.call(operation, is_synced=is_synced, undo=undo)
+
+    async def write_step(self, step: Step[B, T], batch: Sequence[B]) -> list[T]:
+        """What `step` answers for this batch, once it is committed. Batches that wait for the same step go together."""
+        return await self.live.writer.call_step(step, batch) if batch else []
 
     def write_blocking(self, operation: Callable[[Tx], T], *, is_synced: bool = True) -> T:
         """As `write`, for a thread."""

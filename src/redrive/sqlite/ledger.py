@@ -24,7 +24,6 @@ from redrive.errors import InvalidMessageError
 from redrive.sqlite import claims, jobs, letters, queue
 from redrive.sqlite.file import SqliteFile
 from redrive.sqlite.receive import receive
-from redrive.sqlite.together import Together
 from redrive.sqlite.transaction import SqliteTransaction
 from redrive.sqlite.writer import Tx
 
@@ -48,7 +47,6 @@ class SqliteLedger:
 
     def __init__(self, file: SqliteFile) -> None:
         self.file = file
-        self._together = Together(file, publish_once)
 
     @property
     def features(self) -> Features:
@@ -66,7 +64,7 @@ class SqliteLedger:
     async def publish(self, batch: Sequence[Outgoing]) -> list[Published]:
         """See `Ledger.publish`."""
         check_bodies(batch)
-        return await self._together.publish(batch) if batch else []
+        return await self.file.write_step(publish_once, batch)
 
     async def take(
         self, queue: str, *, limit: int, lease_ms: Millis, worker: str, wait_ms: Millis, claims: bool

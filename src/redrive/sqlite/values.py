@@ -45,7 +45,7 @@ def _size_for(count: int) -> int:
 
 @cache
 def _insert_statement(head: str, width: int, size: int) -> str:
-    return f"{head} SELECT * FROM (VALUES {values_list(width, size)}) LIMIT ?"
+    return f"{head} SELECT * FROM (VALUES {values_list(width, size)}) LIMIT ?"  # noqa: S608 - question marks
 
 
 @cache

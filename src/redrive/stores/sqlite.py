@@ -45,7 +45,7 @@ class SqliteClaimStore(_Face):
 
     async def register(self, batch: Sequence[Registration]) -> list[Published]:
         """See `ClaimStore.register`."""
-        return await self._file.write(lambda tx: claims.register(tx, batch)) if batch else []
+        return await self._file.write_step(claims.register, batch)
 
     async def claim(self, batch: Sequence[tuple[str, str]], *, lease_ms: Millis, owner: str) -> list[Verdict]:
         """See `ClaimStore.claim`. Fsynced: here the record may be the only one of the start."""
@@ -55,7 +55,7 @@ class SqliteClaimStore(_Face):
 
     async def finish(self, batch: Sequence[ClaimEnd]) -> list[bool]:
         """See `ClaimStore.finish`."""
-        return await self._file.write(lambda tx: claims.finish(tx, batch)) if batch else []
+        return await self._file.write_step(claims.finish, batch)
 
     def renew(self, batch: Sequence[ClaimRef], *, lease_ms: Millis) -> list[bool]:
         """See `ClaimStore.renew`."""
@@ -95,7 +95,7 @@ class SqliteLetterStore(_Face):
 
     async def review(self, batch: Sequence[ReviewChange]) -> list[str | None]:
         """See `LetterStore.review`; one commit for the batch."""
-        return await self._file.write(lambda tx: letters.review(tx, batch)) if batch else []
+        return await self._file.write_step(letters.review, batch)
 
     async def prune(self, *, now: UnixMs, limit: int) -> int:
         """See `LetterStore.prune`; one commit, and some of the space goes back to the file system."""
