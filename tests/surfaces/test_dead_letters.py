@@ -152,7 +152,8 @@ async def test_a_reader_that_goes_away_is_no_error(here: Path, shop: Redrive, li
     await put(shop, 500)
 
     script = f"{' '.join(COMMAND)} dlq list --limit {limit} --json {' '.join(APP)} | {reader}"
-    done = subprocess.run(["sh", "-c", script], cwd=here, env=clean_environment(), capture_output=True, check=False)
+    environment = clean_environment(PYTHONUNBUFFERED="")
+    done = subprocess.run(["sh", "-c", script], cwd=here, env=environment, capture_output=True, check=False)
 
     assert b"" == done.stderr
     assert len(done.stdout) <= 10
