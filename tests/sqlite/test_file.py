@@ -11,9 +11,11 @@ from pathlib import Path
 
 import pytest
 
+from redrive.core.ports import End
+from redrive.core.settlement import ACK
 from redrive.errors import BrokerUnavailableError, ConfigurationError, SchemaTooNewError, StorageCorruptError
 from redrive.runtime.clock import SystemClock
-from redrive.sqlite import SqliteFile, SqliteLedger, check, connect, failures
+from redrive.sqlite import Durability, SqliteFile, SqliteLedger, check, connect, failures
 from tests.sqlite.steps import end_all, many, rows, run, take
 
 OVERWRITTEN_FROM = 8_192
@@ -181,3 +183,41 @@ def test_every_result_code_in_the_table_says_what_happened_and_what_to_do() -> N
         assert kind.code in {"broker_unavailable", "storage_corrupt", "invalid_message"}, code
         assert text.endswith("."), code
         assert len(hint) > 10, code
+
+
+@pytest.mark.parametrize("is_replaced", [False, True])
+async def test_a_file_deleted_or_replaced_under_us_accepts_nothing_more(
+    path: Path, file: SqliteFile, ledger: SqliteLedger, *, is_replaced: bool
+) -> None:
+    await ledger.publish(many(1))
+    taken = await take(ledger)
+    moved = path.rename(path.with_name("moved.db"))
+    if is_replaced:
+        path.write_bytes(moved.read_bytes())
+
+    with pytest.raises(BrokerUnavailableError, match="deleted or replaced while it was open"):
+        await ledger.publish(many(1, start=1))
+    with pytest.raises(BrokerUnavailableError, match="deleted or replaced"):
+        async with ledger.transaction(End(taken=taken[0], settlement=ACK)):
+            pass
+
+    moved.rename(path)
+    assert [True] == await end_all(ledger, taken)
+
+
+@pytest.mark.parametrize(("durability", "synchronous"), [("full", 2), ("normal", 1)])
+async def test_what_is_accepted_is_fsynced_unless_told_otherwise(
+    path: Path, durability: Durability, synchronous: int
+) -> None:
+    file = SqliteFile(path, clock=SystemClock(), durability=durability)
+    await file.open()
+    ledger = SqliteLedger(file)
+
+    async def during(is_synced: bool) -> int:
+        return await file.write(lambda tx: tx.execute("PRAGMA synchronous").fetchone()[0], is_synced=is_synced)
+
+    await ledger.publish(many(1))
+    assert (synchronous, 1) == (await during(True), await during(False))
+    # An fsync asked for by one call of a group is an fsync for the group.
+    assert [synchronous] * 2 == await asyncio.gather(during(False), during(True))
+    await file.close()

@@ -14,10 +14,11 @@ from redrive.core.message import Properties
 from redrive.core.ports import End, Outgoing
 from redrive.core.settlement import Reason
 from redrive.sqlite import SqliteFile, SqliteLedger
+from redrive.sqlite.rows import UNREADABLE
 from redrive.sqlite.values import numbers, text_in, text_out
 from redrive.stores.sqlite import SqliteLetterStore
-from redrive.testing.samples import attempt, letter, message
-from tests.sqlite.steps import WHY, end_all, take
+from redrive.testing.samples import attempt, letter, message, outgoing
+from tests.sqlite.steps import WHY, end_all, run, take
 
 BAD = "bad\x00byte\ud800"
 
@@ -85,3 +86,21 @@ async def test_a_text_is_found_in_any_case_of_any_alphabet(file: SqliteFile, wan
     await letters.put([letter("dl_1", reason=Reason(code="X", text="Ärger in der Strasse"))])
 
     assert 1 == len((await letters.find(Selection(text=wanted), limit=5)).letters)
+
+
+async def test_a_message_of_a_newer_redrive_that_cannot_be_read_whole_is_handed_out_all_the_same(
+    file: SqliteFile, ledger: SqliteLedger
+) -> None:
+    await ledger.publish([outgoing("m-1"), outgoing("m-2")])
+    run(
+        file.path,
+        """UPDATE redrive_message SET headers = '{"a":{"$colour":"red"}}', properties = '[1]' WHERE seq = 1;
+        UPDATE redrive_ready SET entries = 1 WHERE seq = 1;
+        INSERT INTO redrive_attempt VALUES (1, 0, '{"outcome":"exploded"}');""",
+    )
+
+    first, second = await take(ledger)
+
+    assert {UNREADABLE: '{"a":{"$colour":"red"}}'} == first.received.message.headers
+    assert '{"outcome":"exploded"}' == first.received.history[0].error_text
+    assert "m-2" == second.received.message.id

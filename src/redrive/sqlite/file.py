@@ -73,7 +73,7 @@ class SqliteFile:
         self.turn = Turn()
         self._users = 0
         self._opening = threading.Lock()
-        self._live: _Live | None = None
+        self._live: Live | None = None
 
     async def open(self) -> None:
         """Make or migrate the file and start its threads; counted, so that each face may open it."""
@@ -88,7 +88,7 @@ class SqliteFile:
         with self._opening:
             if self._live is None:
                 with mapped(self.path):
-                    self._live = _Live(self)
+                    self._live = Live(self)
             self._users += 1
 
     def close_blocking(self) -> None:
@@ -100,7 +100,7 @@ class SqliteFile:
                 live.stop()
 
     @property
-    def live(self) -> _Live:
+    def live(self) -> Live:
         """What is running while the file is open. Raises `BrokerUnavailableError` where it is not."""
         live = self._live
         if live is None:
@@ -127,12 +127,13 @@ class SqliteFile:
         return await asyncio.get_running_loop().run_in_executor(live.readers, live.read, look)
 
 
-class _Live:
+class Live:
     """Everything that runs while the file is open."""
 
     def __init__(self, file: SqliteFile) -> None:
         self._file = file
         connection = _prepare(file)
+        self._identity = _identity(file.path)
         self.turn = file.turn
         self._spare_readers: queues.SimpleQueue[sqlite3.Connection] = queues.SimpleQueue()
         self.readers = ThreadPoolExecutor(READERS, thread_name_prefix="redrive-reader")
@@ -149,6 +150,7 @@ class _Live:
             turn=file.turn,
             lock_timeout_ms=file.lock_timeout_ms,
             is_full=file.durability == "full",
+            check_file=self.check_file,
             on_commit=self.watch.wake,
             tend=self.checkpoints.tend,
         )
@@ -178,6 +180,16 @@ class _Live:
         finally:
             self._spare_writers.append(connection)
 
+    def check_file(self) -> None:
+        """Raises `BrokerUnavailableError` where the name no longer leads to the file that is open: SQLite would go on
+        writing into a file that has no name, and everything accepted from then on would be gone with this process.
+        """
+        if _identity(self._file.path) != self._identity:
+            raise BrokerUnavailableError(
+                f'File "{self._file.path}" was deleted or replaced while it was open. Nothing was written.',
+                hint="Put it back, then restart this process.",
+            )
+
     def _new_writer(self) -> sqlite3.Connection:
         connection = connect_writer(self._file.path)
         tune(connection)
@@ -200,6 +212,14 @@ class _Live:
             self._spare_readers.get().close()
         for connection in self._spare_writers:
             connection.close()
+
+
+def _identity(path: Path) -> tuple[int, int] | None:
+    try:
+        found = path.stat()
+    except OSError:
+        return None
+    return found.st_dev, found.st_ino
 
 
 def _prepare(file: SqliteFile) -> sqlite3.Connection:

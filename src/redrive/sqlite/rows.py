@@ -7,11 +7,11 @@ from collections.abc import Sequence
 from typing import Any, Final
 
 from redrive.core.idempotency import ClaimRecord, ClaimState
-from redrive.core.letters.letter import Attempt, Letter, ReviewState
-from redrive.core.message import NO_PROPERTIES, Message
+from redrive.core.letters.letter import Attempt, AttemptOutcome, Letter, ReviewState
+from redrive.core.message import NO_PROPERTIES, OWN_HEADER_PREFIX, Headers, Message, Properties
 from redrive.core.ports import LetterSummary
 from redrive.core.settlement import Reason
-from redrive.core.text import clean
+from redrive.core.text import clean, cut
 from redrive.core.wire import (
     attempt_document,
     attempt_from_document,
@@ -22,9 +22,13 @@ from redrive.core.wire import (
     properties_from_json,
     properties_json,
 )
+from redrive.errors import InvalidMessageError, SchemaTooNewError
 from redrive.sqlite.values import text_in, text_or_none_out, text_out
 
 Row = Sequence[Any]
+
+UNREADABLE: Final = f"{OWN_HEADER_PREFIX}-unreadable-headers"
+"""Header that holds the stored text of headers this redrive cannot read."""
 
 _encode: Final = json.JSONEncoder(separators=(",", ":")).encode
 
@@ -61,11 +65,29 @@ def message_from(row: Row, at: int) -> Message:
         published_at=published_at,
         expires_at=expires_at,
         content_type=text_or_none_out(content_type),
-        headers=headers_from_json(headers),
-        properties=NO_PROPERTIES if properties is None else properties_from_json(properties),
+        headers=headers_from(headers),
+        properties=NO_PROPERTIES if properties is None else properties_from(properties),
         body=body if rewritten is None else rewritten,
         original=None if rewritten is None else body,
     )
+
+
+def headers_from(text: str | None) -> Headers:
+    """The headers; where a newer redrive wrote a kind this one cannot read, their text under `UNREADABLE`. A message
+    that cannot be shown whole must not stop its queue.
+    """
+    try:
+        return headers_from_json(text)
+    except (InvalidMessageError, ValueError):
+        return {UNREADABLE: text}
+
+
+def properties_from(text: str | None) -> Properties:
+    """The properties; none where they cannot be read."""
+    try:
+        return properties_from_json(text)
+    except (ValueError, TypeError):
+        return NO_PROPERTIES
 
 
 # ---------------------------------------------------------------------------------------------------- history
@@ -77,8 +99,11 @@ def attempt_text(entry: Attempt) -> str:
 
 
 def attempt_from(text: str) -> Attempt:
-    """The entry `attempt_text` wrote, or the one that a rescue wrote in SQL."""
-    return attempt_from_document(json.loads(text))
+    """The entry `attempt_text` wrote, or the one that a rescue wrote in SQL; a stand-in where it cannot be read."""
+    try:
+        return attempt_from_document(json.loads(text))
+    except (InvalidMessageError, SchemaTooNewError, ValueError):
+        return Attempt(attempt=0, outcome=AttemptOutcome.FAILED, at=0, error_text=cut(text))
 
 
 # ---------------------------------------------------------------------------------------------------- claims
@@ -219,8 +244,8 @@ def letter_from(row: Row) -> Letter:
         published_at=published_at,
         expires_at=expires_at,
         content_type=text_or_none_out(content_type),
-        headers=headers_from_json(headers),
-        properties=properties_from_json(properties),
+        headers=headers_from(headers),
+        properties=properties_from(properties),
         body=body,
         original=original,
     )

@@ -28,7 +28,7 @@ from redrive.errors import LeaseLostError, UnsupportedError
 from redrive.sqlite import queue
 from redrive.sqlite.connect import begin, turn_not_given
 from redrive.sqlite.failures import as_redrive_error, mapped
-from redrive.sqlite.file import SqliteFile
+from redrive.sqlite.file import Live, SqliteFile
 from redrive.sqlite.writer import Tx
 
 HOLD_MAX_MS: Final = 4_000
@@ -50,6 +50,7 @@ class SqliteTransaction:
         # Guards the connection: the watch thread may roll back while the handler's thread is between statements.
         self._guard = threading.Lock()
         self._tx: Tx | None = None
+        self._live: Live | None = None
         self._deadline = 0.0
         self._is_expired = False
 
@@ -120,6 +121,7 @@ class SqliteTransaction:
 
     def _begin(self) -> None:
         live, wait_ms = self._file.live, self._file.lock_timeout_ms
+        live.check_file()
         asked_at = time.monotonic()
         if not live.turn.acquire(wait_ms / 1_000):
             raise turn_not_given(self._file.path, wait_ms)
@@ -137,6 +139,7 @@ class SqliteTransaction:
             raise
         self._deadline = time.monotonic() + HOLD_MAX_MS / 1_000
         self._tx = Tx(connection, self._file.clock.now())
+        self._live = live
         live.ticks.add(self._expire)
         live.watch.ask()
 
@@ -154,7 +157,8 @@ class SqliteTransaction:
             woken = tx.woken
             with mapped(self._file.path):
                 self._release(_COMMIT)
-        self._file.live.watch.wake(woken)
+        assert self._live is not None
+        self._live.watch.wake(woken)
 
     def _settle_in(self, tx: Tx) -> None:
         with mapped(self._file.path):
@@ -169,9 +173,9 @@ class SqliteTransaction:
     def _release(self, statement: str) -> None:
         """Commit or roll back, and hand the lock on; a commit that fails rolls back."""
         tx, self._tx = self._tx, None
-        if tx is None:
+        if tx is None or self._live is None:
             return
-        self._file.live.ticks.discard(self._expire)
+        self._live.ticks.discard(self._expire)
         try:
             tx.connection.set_authorizer(None)
             tx.connection.execute(statement)

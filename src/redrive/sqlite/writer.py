@@ -95,6 +95,7 @@ class Writer:
         turn: Turn,
         lock_timeout_ms: int,
         is_full: bool,
+        check_file: Callable[[], None],
         on_commit: Callable[[set[str]], None],
         tend: Callable[[sqlite3.Connection, bool], None],
     ) -> None:
@@ -105,6 +106,7 @@ class Writer:
         self._lock_timeout_ms = lock_timeout_ms
         self._is_full = is_full
         self._is_synced: bool | None = None
+        self._check_file = check_file
         self._on_commit = on_commit
         self._tend = tend
         self._is_pruned = False
@@ -203,6 +205,7 @@ class Writer:
         if not self._turn.acquire(self._lock_timeout_ms / 1_000):
             raise turn_not_given(self._path, self._lock_timeout_ms)
         try:
+            self._check_file()
             self._set_sync(is_synced=any(call.is_synced for call in group))
             begin(self._connection, path=self._path, wait_ms=self._lock_timeout_ms)
             tx = Tx(self._connection, self._clock.now())
