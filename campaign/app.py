@@ -66,14 +66,20 @@ async def work(order: Order, delivery: Delivery) -> None:
 
 async def plain(order: Order, delivery: Delivery) -> None:
     """An effect outside redrive's file: it may be repeated for messages in hand at a kill."""
-    await work(order, delivery)
-    journal().write(EFFECT, delivery.queue, order.name, attempt=delivery.attempt)
+    await effect_last(order, delivery)
     # The moment between an effect and its settlement is where a kill repeats it: make it longer than it is by nature.
     await asyncio.sleep(order.work_ms / 1_000)
 
 
-for _queue in ("plain", "hooks", "deploys"):
+async def effect_last(order: Order, delivery: Delivery) -> None:
+    """The effect is the last thing it does, so a handler that is stopped for a deploy has not had it."""
+    await work(order, delivery)
+    journal().write(EFFECT, delivery.queue, order.name, attempt=delivery.attempt)
+
+
+for _queue in ("plain", "hooks"):
     app.consumer(_queue, retry=PATIENT, concurrency=20, lease=LEASE, breaker=None)(plain)
+app.consumer("deploys", retry=PATIENT, concurrency=20, lease=LEASE, breaker=None)(effect_last)
 app.consumer("bombs", retry=Retry(max_attempts=3, backoff=Fixed("50ms")), concurrency=10, lease=LEASE, breaker=None)(
     plain
 )
