@@ -16,6 +16,7 @@ from typing import Any, Final
 
 import typer
 
+from docs import answers
 from redrive import errors
 from redrive.cli.root import SECTIONS
 from redrive.cli.root import app as command_line
@@ -318,6 +319,7 @@ _PAGES: Final[dict[str, Callable[[], str]]] = {
     "commands.md": _commands,
     "errors.md": _errors,
     "events.md": _events,
+    "json.md": answers.page,
     "metrics.md": _metrics,
     "reasons.md": _reasons,
     "settings.md": _settings,

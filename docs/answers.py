@@ -1,0 +1,154 @@
+"""The page on `--json`: one example of every answer, made by the functions that the commands use."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from pathlib import Path
+from typing import Any, Final
+
+from redrive import service, views
+from redrive.core.letters.letter import ReviewState
+from redrive.core.ports import AuditEntry, LetterStats, LetterSummary, Page
+from redrive.core.redrive import JobCounts, JobState
+from redrive.errors import NotFoundError
+from redrive.runtime.backend import FileReport
+from redrive.runtime.redriver import Returned
+from redrive.testing import samples
+
+AT: Final = 1_700_000_000_000
+
+INTRO: Final = """\
+With `--json` standard output holds exactly one JSON document. Instants are RFC 3339 text in UTC, durations (`…_ms`)
+whole milliseconds, absent values null. Header values and bodies that JSON has no kind for are tagged:
+`{"$bytes": base64}`, `{"$time": "…"}`, `{"$decimal": "…"}`. Fields may be added in a later version; none changes its
+meaning or goes away. `up`, `work` and `serve` print their document when they are up, and log to standard error.
+"""
+
+
+def page() -> str:
+    """The text of `docs/reference/json.md`."""
+    parts = ["# JSON answers", INTRO.rstrip()]
+    for title, document in answers().items():
+        parts += [f"## {title}", f"```json\n{json.dumps(document, indent=2, ensure_ascii=False)}\n```"]
+    return "\n\n".join(parts) + "\n"
+
+
+def answers() -> dict[str, Any]:
+    """An example of each answer, by the command that gives it."""
+    error = NotFoundError('No dead letter has the id "dl_1".', hint="See: redrive dlq list")
+    queue = service.QueueView(
+        queue="orders", ready=2, scheduled=1, leased=1, dead=3, oldest_ready_at=AT, is_consumed=True
+    )
+    return {
+        "`redrive dlq list`": views.page_document(Page(letters=(_summary(),), cursor="b3BhcXVl")),
+        "`redrive dlq show`": views.letter_view_document(_letter()),
+        "`redrive dlq stats`": views.stats_document(_stats(), (_group(),)),
+        "`redrive dlq redrive --dry-run`": views.plan_document(_plan()),
+        "`redrive dlq redrive`, `resume`, `abort`, `jobs JOB`": views.job_view_document(_job_view()),
+        "`redrive dlq jobs`": {"jobs": [views.job_document(_job())]},
+        "`redrive dlq review`, `close`, `restore`": views.review_document(_review()),
+        "The same with `--dry-run`": {"dry_run": True, "verb": "close", "letters": 12},
+        "`redrive publish`": views.receipt_document(service.Receipt(queue="orders", published=3, duplicates=1)),
+        "`redrive queues list`": {"queues": [views.queue_document(queue)]},
+        "`redrive backup`": {"file": "saved.db", "bytes": 4_096},
+        "`redrive restore`": views.restored_document(_restored()),
+        "`redrive up`, `work`, `serve`": {
+            "app": "shop",
+            "pid": 4711,
+            "url": "http://127.0.0.1:8000",
+            "queues": ["orders"],
+        },
+        "Any error, on standard error": {"error": {"code": error.code, "text": error.text, "hint": error.hint}},
+    }
+
+
+def _letter() -> service.LetterView:
+    letter = samples.letter("dl_4f2a8c1e", died_at=AT)
+    return service.LetterView(
+        letter=letter,
+        audit=(AuditEntry(letter_id=letter.id, at=AT, actor="ann", action="reviewed", note="told the customer"),),
+    )
+
+
+def _summary() -> LetterSummary:
+    letter = _letter().letter
+    shared = {field.name for field in dataclasses.fields(LetterSummary)} & set(letter.__dataclass_fields__)
+    return LetterSummary(
+        **{name: getattr(letter, name) for name in shared},
+        message_id=letter.message.id,
+        key=letter.message.key,
+        tenant=letter.message.tenant,
+        message_type=letter.message.properties.type,
+        reason_code=letter.reason.code,
+        reason_text=letter.reason.text,
+        body_bytes=len(letter.message.body),
+    )
+
+
+def _stats() -> LetterStats:
+    return LetterStats(
+        total=3,
+        by_state={"pending": 2, "closed": 1},
+        by_queue={"orders": 3},
+        by_reason={"TIMEOUT_EXHAUSTED": 3},
+        by_group={"fp-1": 3},
+        by_tenant={"-": 3},
+        oldest_at=AT,
+    )
+
+
+def _group() -> service.Group:
+    return service.Group(
+        fingerprint="fp-1",
+        title="TimeoutError: no answer",
+        count=3,
+        queue="orders",
+        reason_code="TIMEOUT_EXHAUSTED",
+        first_failed_at=AT,
+    )
+
+
+def _plan() -> service.Plan:
+    skip = service.Skip(letter_id="dl_77b0d1", why="it is closed: restore it first")
+    return service.Plan(
+        send=1,
+        skip=1,
+        queues=(service.QueuePlan(queue="orders", target="orders", send=1, skip=1),),
+        letters=(_summary(),),
+        skipped=(skip,),
+        missing=("dl_nobody",),
+        takes_ms=20,
+    )
+
+
+def _job() -> Any:
+    counts = JobCounts(selected=10, pending=0, sent=9, skipped=1)
+    return dataclasses.replace(
+        samples.job("rd_018bcfe56800", created_at=AT),
+        state=JobState.DONE,
+        is_staged=True,
+        counts=counts,
+        owner="host:4711",
+    )
+
+
+def _job_view() -> service.JobView:
+    skip = service.Skip(letter_id="dl_77b0d1", why="it was redriven 3 times (maximum 3): use --force")
+    return service.JobView(job=_job(), skipped=(skip,), returned=Returned(sent=9, came_back=2, percent=22))
+
+
+def _review() -> service.ReviewResult:
+    skip = service.Skip(letter_id="dl_77b0d1", why="the letter is closed already")
+    return service.ReviewResult(to=ReviewState.CLOSED, changed=11, refused=1, refusals=(skip,))
+
+
+def _restored() -> service.Restored:
+    report = FileReport(path=Path("saved.db"), schema_version=1, messages=12, letters=3, problems=())
+    return service.Restored(
+        source=Path("saved.db"),
+        broker="sqlite:///orders.db",
+        report=report,
+        kept=Path("orders.db.replaced-1"),
+        is_dry_run=False,
+    )
