@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import sys
 import time
+from collections.abc import Awaitable, Callable
 
 from redrive.core.idempotency import Acquired, ClaimState
 from redrive.core.message import Message
@@ -90,7 +91,13 @@ async def hold(ledger: SqliteLedger) -> None:
     hear()
 
 
-WHAT = {"work": work, "publish": publish, "publish_on_command": publish_on_command, "claim": claim, "hold": hold}
+WHAT: dict[str, Callable[..., Awaitable[None]]] = {
+    "work": work,
+    "publish": publish,
+    "publish_on_command": publish_on_command,
+    "claim": claim,
+    "hold": hold,
+}
 
 
 async def main(what: str, path: str, *arguments: str) -> None:

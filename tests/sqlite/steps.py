@@ -12,7 +12,7 @@ from typing import Any
 
 from redrive.core.ports import End, Outgoing, Taken
 from redrive.core.settlement import ACK, Reason, Settlement
-from redrive.sqlite import SqliteLedger
+from redrive.sqlite import SqliteFile, SqliteLedger
 from redrive.testing.samples import QUEUE, message
 
 WHY = Reason(code="TEST", text="the test asked for it")
@@ -41,6 +41,11 @@ def rows(path: Path, statement: str, *values: Any) -> list[Any]:
     """What another program sees in the file."""
     with closing(sqlite3.connect(path)) as connection:
         return connection.execute(statement, values).fetchall()
+
+
+async def execute(file: SqliteFile, statement: str) -> None:
+    """One statement by the file's own writer."""
+    await file.write(lambda tx: tx.execute(statement).fetchall())
 
 
 def run(path: Path, script: str) -> None:

@@ -14,7 +14,7 @@ from redrive.core import settlement
 from redrive.core.idempotency import Acquired, ClaimState, Duplicate, InProgress, Verdict
 from redrive.core.letters.redriven import redriven_message
 from redrive.core.letters.selection import Selection
-from redrive.core.ports import ClaimEnd, End, Forward, Outgoing
+from redrive.core.ports import ClaimEnd, End, Forward, Outgoing, Taken
 from redrive.core.redrive import JobState
 from redrive.sqlite import SqliteFile, SqliteLedger
 from redrive.stores.sqlite import SqliteClaimStore, SqliteJobStore, SqliteLetterStore
@@ -150,7 +150,7 @@ async def test_the_work_of_a_dead_or_frozen_worker_is_found_while_another_runs(
     frozen.send_signal(signal.SIGSTOP)
     os.kill(dead.pid, signal.SIGKILL)
 
-    found = []
+    found: list[Taken] = []
     while len(found) < 2:
         found += await take(live_ledger, worker="w2", wait_ms=20_000)
     end_child(frozen)

@@ -16,7 +16,7 @@ from redrive.core.settlement import ACK
 from redrive.errors import BrokerUnavailableError, ConfigurationError, SchemaTooNewError, StorageCorruptError
 from redrive.runtime.clock import SystemClock
 from redrive.sqlite import Durability, SqliteFile, SqliteLedger, check, connect, failures
-from tests.sqlite.steps import end_all, many, rows, run, take
+from tests.sqlite.steps import end_all, execute, many, rows, run, take
 
 OVERWRITTEN_FROM = 8_192
 
@@ -101,7 +101,7 @@ async def test_a_file_of_a_newer_redrive_that_shuts_us_out_is_refused(path: Path
 
 
 async def test_a_read_only_file_is_an_error_that_says_what_to_do(path: Path, file: SqliteFile) -> None:
-    await file.write(lambda tx: tx.execute("PRAGMA query_only = ON") and None)
+    await execute(file, "PRAGMA query_only = ON")
 
     with pytest.raises(BrokerUnavailableError, match=r"read-only.*write permission"):
         await SqliteLedger(file).publish(many(1))
@@ -116,13 +116,13 @@ async def test_a_full_file_refuses_a_batch_and_keeps_all_before_it(path: Path, f
     await ledger.publish(many(50))
     taken = await take(ledger, limit=5)
     pages = rows(path, "PRAGMA page_count")[0][0]
-    await file.write(lambda tx: tx.execute(f"PRAGMA max_page_count = {pages + 2}").fetchall())
+    await execute(file, f"PRAGMA max_page_count = {pages + 2}")
 
     with pytest.raises(BrokerUnavailableError, match=r"cannot grow.*Free disk space"):
         await ledger.publish(many(500, start=50, body=bytes(2_000)))
 
     assert [True] * 5 == await end_all(ledger, taken)
-    await file.write(lambda tx: tx.execute("PRAGMA max_page_count = 1000000").fetchall())
+    await execute(file, "PRAGMA max_page_count = 1000000")
     await ledger.publish(many(1, start=50))
     assert 46 == len(await take(ledger))
     assert () == check(path).problems
@@ -214,10 +214,10 @@ async def test_what_is_accepted_is_fsynced_unless_told_otherwise(
     ledger = SqliteLedger(file)
 
     async def during(is_synced: bool) -> int:
-        return await file.write(lambda tx: tx.execute("PRAGMA synchronous").fetchone()[0], is_synced=is_synced)
+        return int(await file.write(lambda tx: tx.execute("PRAGMA synchronous").fetchone()[0], is_synced=is_synced))
 
     await ledger.publish(many(1))
     assert (synchronous, 1) == (await during(True), await during(False))
     # An fsync asked for by one call of a group is an fsync for the group.
-    assert [synchronous] * 2 == await asyncio.gather(during(False), during(True))
+    assert [synchronous] * 2 == list(await asyncio.gather(during(False), during(True)))
     await file.close()

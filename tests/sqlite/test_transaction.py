@@ -19,12 +19,12 @@ from redrive.runtime.clock import SystemClock
 from redrive.sqlite import SqliteFile, SqliteLedger, transaction
 from redrive.testing import FakeClock
 from redrive.testing.samples import message
-from tests.sqlite.steps import LEASE_MS, end_all, many, rows, take
+from tests.sqlite.steps import LEASE_MS, end_all, execute, many, rows, take
 
 
 @pytest_asyncio.fixture
 async def taken(ledger: SqliteLedger, file: SqliteFile) -> AsyncIterator[list[Taken]]:
-    await file.write(lambda tx: tx.execute("CREATE TABLE effects (name TEXT)") and None)
+    await execute(file, "CREATE TABLE effects (name TEXT)")
     await ledger.publish(many(5))
     yield await take(ledger)
 

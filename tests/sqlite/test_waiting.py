@@ -76,7 +76,7 @@ async def test_retries_are_handed_out_on_time_and_none_early(live_ledger: Sqlite
     ends = [End(taken=each, settlement=Retry(due_at=due[each.received.message.id], reason=WHY)) for each in taken]
     assert [True] * RETRIES == await live_ledger.commit(ends)
 
-    late = []
+    late: list[int] = []
     while len(late) < RETRIES:
         got = await take(live_ledger, wait_ms=5_000)
         now = clock.now()

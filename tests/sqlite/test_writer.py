@@ -17,7 +17,7 @@ from redrive.errors import InvalidMessageError
 from redrive.sqlite import SqliteFile, SqliteLedger
 from redrive.sqlite.turn import Turn
 from redrive.sqlite.writer import Tx
-from tests.sqlite.steps import WHY, end_all, many, rows, take
+from tests.sqlite.steps import WHY, end_all, execute, many, rows, take
 
 TURNS = 200
 
@@ -31,7 +31,7 @@ def add(number: int) -> Callable[[Tx], int]:
 
 
 async def with_numbers(file: SqliteFile) -> None:
-    await file.write(lambda tx: tx.execute("CREATE TABLE numbers (n INTEGER PRIMARY KEY)") and None)
+    await execute(file, "CREATE TABLE numbers (n INTEGER PRIMARY KEY)")
 
 
 async def test_calls_that_wait_together_share_commits(path: Path, file: SqliteFile) -> None:
@@ -183,8 +183,14 @@ def test_the_turn_goes_to_whoever_waits_longest() -> None:
     order: list[int] = []
     assert turn.acquire(1)
     waiting = []
+
+    def queue_up(number: int) -> None:
+        assert turn.acquire(5)
+        order.append(number)
+        turn.release()
+
     for number in range(5):
-        thread = threading.Thread(target=lambda number=number: (turn.acquire(5), order.append(number), turn.release()))
+        thread = threading.Thread(target=queue_up, args=(number,))
         thread.start()
         while len(turn._waiting) <= number:
             pass
