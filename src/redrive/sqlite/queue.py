@@ -323,6 +323,8 @@ FROM (
     WHERE queue_id = :id ORDER BY priority, due_at, seq LIMIT :limit)
   UNION ALL SELECT * FROM (SELECT 0, priority, due_at, seq FROM redrive_scheduled
     WHERE queue_id = :id AND due_at <= :now ORDER BY due_at, seq LIMIT :limit)
+  UNION ALL SELECT * FROM (SELECT 0, priority, due_at, seq FROM redrive_leased
+    WHERE queue_id = :id AND lease_until <= :now ORDER BY priority, due_at, seq LIMIT :limit)
   UNION ALL SELECT * FROM (SELECT 1, 0, due_at, seq FROM redrive_scheduled
     WHERE queue_id = :id AND due_at > :now ORDER BY due_at, seq LIMIT :limit)
 ) p JOIN redrive_message m ON m.seq = p.seq LEFT JOIN redrive_rewritten w ON w.seq = p.seq

@@ -491,6 +491,19 @@ class BrokerContract(Contract):
         assert ["m-1", "m-2", "m-3", "m-4", "m-0"] == [received.message.id for received in taken]
         assert not broker.features.counts_starts or [1, 1, 1, 1, 2] == [received.starts for received in taken]
 
+    async def test_a_message_whose_lease_ended_is_ready_and_shown(self, broker: Broker, clock: Clock) -> None:
+        if not broker.features.leases:
+            return
+        await broker.publish([outgoing("first"), outgoing("second")])
+        await self.take_one(broker)
+        await self.pass_time(clock, self.lease_ms)
+
+        (depth,) = await self.depths(broker)
+        seen = [found.id for found in await broker.peek(QUEUE, limit=5)]
+
+        assert (2, 0, 0) == (depth.ready, depth.scheduled, depth.leased)
+        assert ["first", "second"] == seen
+
     async def test_a_peeked_message_is_the_whole_message(self, broker: Broker) -> None:
         await broker.publish([Outgoing(queue=QUEUE, message=hard_message())])
 
