@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import asyncio
 import dataclasses
+from collections import Counter
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
@@ -272,8 +273,8 @@ class Redrive:
         for start in range(0, len(batch), MAX_PUBLISH_BATCH):
             part = batch[start : start + MAX_PUBLISH_BATCH]
             answers += await self.backend.ledger.publish(part)
-            for queue in dict.fromkeys(outgoing.queue for outgoing in part):
-                self.events.emit("message.published", queue=queue, count=sum(o.queue == queue for o in part))
+            for queue, count in Counter([outgoing.queue for outgoing in part]).items():
+                self.events.emit("message.published", queue=queue, count=count)
         return answers
 
     # ------------------------------------------------------------------------------------------- consuming

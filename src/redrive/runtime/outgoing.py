@@ -9,7 +9,7 @@ from typing import Any, Final
 import msgspec
 
 from redrive.core import message as messages
-from redrive.core.message import NO_PROPERTIES, Headers, Message, Properties
+from redrive.core.message import NO_HEADERS, NO_PROPERTIES, Headers, Message, Properties
 from redrive.core.ports import Outgoing
 from redrive.core.text import clean
 from redrive.core.units import Duration, UnixMs, duration_ms
@@ -71,8 +71,8 @@ def make_outgoing(
         priority=priority,
         published_at=now,
         expires_at=None if ttl is None else now + duration_ms(ttl, field="ttl"),
-        headers=messages.without_own(check_headers(headers)),
-        properties=_properties({**properties, "type": type, "trace_id": trace_id}),
+        headers=messages.without_own(check_headers(headers)) if headers else NO_HEADERS,
+        properties=_properties(properties, type, trace_id),
     )
     due_at = None if delay is None else now + duration_ms(delay, field="delay")
     return Outgoing(queue=queue, message=message, due_at=due_at, once=once, digest=digest)
@@ -117,21 +117,26 @@ def new_message_id(now: UnixMs) -> str:
 
 def _check_text(text: object) -> None:
     """What names a message must be text that every broker and store can hold."""
-    if not isinstance(text, str) or len(text) > MAX_TEXT_CHARS or clean(text) != text:
+    if not isinstance(text, str) or len(text) > MAX_TEXT_CHARS or not _is_clean(text):
         raise InvalidMessageError(
             f"{text!r:.80} cannot name a message or a part of it. Nothing was sent.",
             hint=f"Use text of at most {MAX_TEXT_CHARS} characters, without NUL and lone surrogates.",
         )
 
 
+def _is_clean(text: str) -> bool:
+    return "\x00" not in text and (text.isascii() or clean(text) == text)
+
+
 def _key(key: str | None, message_id: str | None) -> str | None:
     return messages.idempotency_key(key, message_id)
 
 
-def _properties(given: Mapping[str, Any]) -> Properties:
-    values = {name: value for name, value in given.items() if value is not None}
-    if not values:
+def _properties(given: Mapping[str, Any], message_type: str | None, trace_id: str | None) -> Properties:
+    if not given and message_type is None and trace_id is None:
         return NO_PROPERTIES
+    named = {**given, "type": message_type, "trace_id": trace_id}
+    values = {name: value for name, value in named.items() if value is not None}
     unknown = values.keys() - _PROPERTY_NAMES
     if unknown:
         raise InvalidMessageError(f"A message has no property {min(unknown)!r}. Nothing was sent.")
