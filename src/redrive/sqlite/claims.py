@@ -133,25 +133,29 @@ def find(connection: sqlite3.Connection, queue: str, keys: Sequence[str]) -> Kno
 def claim(tx: Tx, batch: Sequence[tuple[str, str]], *, lease_ms: Millis, owner: str) -> list[Verdict]:
     """Verdicts for (queue, key) pairs; what is acquired is stored. Of equal pairs the first wins."""
     known = _known(tx.connection, batch)
-    until = tx.now + lease_ms
+    until, holder = tx.now + lease_ms, clean(owner)
+    told: dict[tuple[str, str], Verdict] = {}
+    fresh: list[tuple[Any, ...]] = []
+    taken: list[list[int]] = []
     verdicts: list[Verdict] = []
     for queue, key in batch:
-        record_id, record = known.get((queue, key), (None, None))
-        verdict = judge(record, queue=queue, key=key, now=tx.now)
-        if isinstance(verdict, Acquired):
-            stored = _store_claim(tx, record_id, verdict, until=until, owner=clean(owner))
-            known[queue, key] = (stored, _processing(verdict, until))
+        verdict = told.get((queue, key))
+        if verdict is None:
+            record_id, record = known.get((queue, key), (None, None))
+            verdict = judge(record, queue=queue, key=key, now=tx.now)
+            told[queue, key] = InProgress(lease_until=until) if isinstance(verdict, Acquired) else verdict
+            if isinstance(verdict, Acquired):
+                counts = (verdict.attempts, verdict.cycle, verdict.ref.token)
+                if record_id is None:
+                    scope = (named_queue(tx, queue), text_in(key))
+                    fresh.append((*scope, PROCESSING, *counts, holder, until, None, None, tx.now))
+                else:
+                    taken.append([record_id, *counts])
         verdicts.append(verdict)
+    insert_rows(tx.connection, _INSERT, fresh)
+    if taken:
+        tx.execute(sql.TAKE_CLAIMS, (tx.now, holder, until, tx.now, numbers(taken)))
     return verdicts
-
-
-def _processing(verdict: Acquired, until: UnixMs) -> ClaimRecord:
-    """What a later equal key of the same batch sees."""
-    ref = verdict.ref
-    return ClaimRecord(
-        queue=ref.queue, key=ref.key, state=ClaimState.PROCESSING, attempts=verdict.attempts, cycle=verdict.cycle,
-        token=ref.token, lease_until=until,
-    )  # fmt: skip
 
 
 def _known(
@@ -165,68 +169,58 @@ def _known(
     }
 
 
-def _store_claim(tx: Tx, record_id: int | None, verdict: Acquired, *, until: UnixMs, owner: str) -> int:
-    ref = verdict.ref
-    if record_id is None:
-        row = (named_queue(tx, ref.queue), text_in(ref.key), PROCESSING, verdict.attempts, verdict.cycle, ref.token,
-               owner, until, None, None, tx.now)  # fmt: skip
-        return insert_rows(tx.connection, _INSERT, [row])
-    one = numbers([[record_id, verdict.attempts, verdict.cycle, ref.token]])
-    tx.execute(sql.TAKE_CLAIMS, (tx.now, owner, until, tx.now, one))
-    return record_id
-
-
 def register(tx: Tx, batch: Sequence[Registration]) -> list[Published]:
     """Insert `received` where the key is free, reopen `dead_lettered`; else say duplicate or conflict."""
     known = _known(tx.connection, [(each.queue, each.key) for each in batch])
+    digests: dict[tuple[str, str], str | None] = {}
+    fresh: list[tuple[Any, ...]] = []
     answers: list[Published] = []
     for each in batch:
-        record_id, record = known.get((each.queue, each.key), (None, None))
-        if record is not None and not is_expired(record, tx.now) and record.state is not ClaimState.DEAD_LETTERED:
-            is_conflict = None not in (record.digest, each.digest) and record.digest != each.digest
-            answers.append(Published(duplicate=True, conflict=is_conflict))
-            continue
-        answers.append(Published())
-        known[each.queue, each.key] = _store_received(tx, record_id, record, each)
+        scope = (each.queue, each.key)
+        found = known.get(scope)
+        if scope not in digests and (found is None or _is_free(found[1], tx.now)):
+            digests[scope] = each.digest
+            if found is None:
+                queue_id, key = named_queue(tx, each.queue), text_in(each.key)
+                fresh.append((queue_id, key, RECEIVED, 0, 0, 0, None, None, each.expires_at, each.digest, tx.now))
+            else:
+                _reopen(tx, found, each)
+            answers.append(Published())
+        else:
+            digest = digests[scope] if scope in digests or found is None else found[1].digest
+            differs = None not in (digest, each.digest) and digest != each.digest
+            answers.append(Published(duplicate=True, conflict=differs))
+    insert_rows(tx.connection, _INSERT, fresh)
     return answers
 
 
-def _store_received(
-    tx: Tx, record_id: int | None, record: ClaimRecord | None, each: Registration
-) -> tuple[int, ClaimRecord]:
-    is_reopened = record is not None and not is_expired(record, tx.now)
-    cycle = record.cycle + 1 if record is not None and is_reopened else 0
-    token = 0 if record is None else record.token
-    if record_id is None:
-        row = (named_queue(tx, each.queue), text_in(each.key), RECEIVED, 0, cycle, token, None, None, each.expires_at,
-               each.digest, tx.now)  # fmt: skip
-        record_id = insert_rows(tx.connection, _INSERT, [row])
-    else:
-        tx.execute(
-            "UPDATE redrive_claim SET state = 0, attempts = 0, cycle = ?, owner = NULL, lease_until = NULL, "
-            "expires_at = ?, digest = ?, updated_at = ? WHERE id = ?",
-            (cycle, each.expires_at, each.digest, tx.now, record_id),
-        )
-    stored = ClaimRecord(
-        queue=each.queue, key=each.key, state=ClaimState.RECEIVED, cycle=cycle, token=token, digest=each.digest
+def _is_free(record: ClaimRecord, now: UnixMs) -> bool:
+    return is_expired(record, now) or record.state is ClaimState.DEAD_LETTERED
+
+
+def _reopen(tx: Tx, found: tuple[int, ClaimRecord], each: Registration, *, attempts: int = 0) -> None:
+    """An existing record is `received` again: in the next cycle, or, where it had expired, as if it were new."""
+    record_id, record = found
+    cycle = 0 if is_expired(record, tx.now) else record.cycle + 1
+    tx.execute(
+        "UPDATE redrive_claim SET state = 0, attempts = ?, cycle = ?, owner = NULL, lease_until = NULL, "
+        "expires_at = ?, digest = ?, updated_at = ? WHERE id = ?",
+        (attempts, cycle, each.expires_at, each.digest, tx.now, record_id),
     )
-    return record_id, stored
 
 
 def reopen(tx: Tx, queue: str, key: str, *, attempts: int) -> None:
     """For a redrive: `dead_lettered`, expired or unknown becomes `received` in a new cycle with so many attempts
     counted; other states stay as they are.
     """
-    record_id, record = find(tx.connection, queue, [key]).get(key, (None, None))
-    is_known = record is not None and not is_expired(record, tx.now)
-    if record is not None and is_known and record.state is not ClaimState.DEAD_LETTERED:
-        return
-    if not is_known and not attempts:
-        return
-    digest = record.digest if record is not None and is_known else None
-    record_id, _ = _store_received(tx, record_id, record, Registration(queue=queue, key=key, digest=digest))
-    if attempts:
-        tx.execute("UPDATE redrive_claim SET attempts = ? WHERE id = ?", (attempts, record_id))
+    found = find(tx.connection, queue, [key]).get(key)
+    if found is None:
+        if attempts:
+            row = (named_queue(tx, queue), text_in(key), RECEIVED, attempts, 0, 0, None, None, None, None, tx.now)
+            insert_rows(tx.connection, _INSERT, [row])
+    elif _is_free(found[1], tx.now):
+        digest = None if is_expired(found[1], tx.now) else found[1].digest
+        _reopen(tx, found, Registration(queue=queue, key=key, digest=digest), attempts=attempts)
 
 
 _END_STATE: Final = {

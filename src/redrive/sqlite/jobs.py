@@ -295,6 +295,6 @@ def _forward_one(tx: Tx, job_seq: int, each: Forward, *, options: JobOptions) ->
     change = ReviewChange(letter_id=letter.id, to=ReviewState.REPLAYED, actor=each.actor, at=each.at,
                           note=f"redrive job {item.job_id}")  # fmt: skip
     steps = moves(letter.state, ReviewState.REPLAYED)
-    letters.walk(tx, seq, (ReviewState.REPLAYED,) if isinstance(steps, str) else steps, change)
+    letters.walk(tx, seq, (ReviewState.REPLAYED,) if isinstance(steps, str) else steps, change=change)
     _end_item(tx, job_seq, item, state=ItemState.SENT, why=None)
     return True, None

@@ -114,11 +114,11 @@ def _review_one(tx: Tx, change: ReviewChange) -> str | None:
     steps = moves(REVIEW_STATES[row[1]], change.to)
     if isinstance(steps, str):
         return steps
-    walk(tx, row[0], steps, change)
+    walk(tx, row[0], steps, change=change)
     return None
 
 
-def walk(tx: Tx, seq: int, steps: Sequence[ReviewState], change: ReviewChange) -> None:
+def walk(tx: Tx, seq: int, steps: Sequence[ReviewState], *, change: ReviewChange) -> None:
     """Record these steps for one letter; it ends in the last of them."""
     tx.execute("UPDATE redrive_letter SET state = ? WHERE seq = ?", (REVIEW_NUMBER[steps[-1]], seq))
     trail = [(seq, change.at, clean(change.actor), str(step), clean(change.note)) for step in steps]

@@ -150,10 +150,10 @@ def lease(
     insert_rows(tx.connection, sql.INSERT_LEASED, leased)
     tx.execute(sql.DELETE_READY_UP_TO, (head.queue_id, *head.rows[-1][1:3], head.rows[-1][0]))
     histories = _histories(tx, [row[0] for row in head.rows if row[5]])
-    return [_received(head.queue, row, until, histories.get(row[0], ())) for row in head.rows]
+    return [_received(head.queue, row, until=until, history=histories.get(row[0], ())) for row in head.rows]
 
 
-def _received(queue: str, row: tuple[Any, ...], until: UnixMs, history: tuple[Attempt, ...]) -> Received:
+def _received(queue: str, row: tuple[Any, ...], *, until: UnixMs, history: tuple[Attempt, ...]) -> Received:
     seq, starts, token = row[0], row[3], row[4]
     return Received(
         message=message_from(row, 6),
