@@ -65,6 +65,7 @@ async def test_a_second_signal_hands_an_async_handler_back_at_once(fleet: Fleet)
 
         worker.send_signal(signal.SIGINT)
         fleet.until(lambda: fleet.lines(event="worker.draining"), what="it drains")
+        time.sleep(0.2)  # sleep: sooner, it would be an echo of the first
         worker.send_signal(signal.SIGINT)
         code = fleet.stopped(worker, within_s=3)
 
