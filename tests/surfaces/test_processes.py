@@ -91,11 +91,25 @@ async def test_a_second_signal_stops_at_once_and_costs_no_attempt(start: Start, 
 
     process.tell(signal.SIGINT)
     await process.event("worker.draining")
+    await asyncio.sleep(0.2)  # sleep: sooner, it would be an echo of the first
     process.tell(signal.SIGINT)
 
     assert 128 + signal.SIGINT == await process.ended()
     again = start("work", "shop:app", "--queues", "orders")
     await again.until(lambda: "handled m-1 1" in again.text())
+
+
+async def test_a_signal_and_its_echo_are_one(start: Start, redrive: Cli) -> None:
+    """`timeout`, and runners that pass a Ctrl-C on, tell a process twice at once."""
+    redrive("publish", "orders", '{"slow": 1}', "--message-id", "m-1", *APP)
+    process = start("work", "shop:app")
+    await process.until(lambda: "handled m-1 1" in process.text())
+
+    process.tell(signal.SIGINT)
+    process.tell(signal.SIGINT)
+
+    assert 0 == await process.ended()
+    assert 0 == redrive("queues", "list", *APP, "--json").json["queues"][0]["ready"]
 
 
 async def test_a_grace_period_hands_back_what_does_not_end(start: Start, redrive: Cli) -> None:
@@ -132,6 +146,7 @@ async def test_a_draining_worker_is_not_ready(start: Start, redrive: Cli) -> Non
     process.tell()
     await process.event("worker.draining")
     status, body = await fetch(f"{url}/readyz")
+    await asyncio.sleep(0.2)  # sleep: sooner, it would be an echo of the first
     process.tell()
 
     assert 503 == status

@@ -6,6 +6,8 @@ Signals are read from a pipe by a thread of their own, so that they work while t
     2nd                     stop(at_once=True); if the process is still there 1.5 s later: as the third
     3rd                     last_resort(), then the process ends at once
 
+A signal within a tenth of a second of the one before is its echo and does not count.
+
 A process started by `redrive.runtime.supervisor` also drains when its parent is gone.
 """
 
@@ -16,6 +18,7 @@ import os
 import signal
 import sys
 import threading
+import time
 from collections.abc import Callable, Coroutine
 from contextlib import suppress
 from types import FrameType
@@ -32,6 +35,9 @@ CANCEL_S: Final = 1.0
 
 THREADS_S: Final = 0.3
 """How long threads that are left over may take; then the process ends without them."""
+
+ECHO_S: Final = 0.1
+"""The same wish told twice: `timeout`, and runners that pass a Ctrl-C on to a child that got it too."""
 
 _SIGNALS: Final = (signal.SIGTERM, signal.SIGINT)
 _FAILED: Final = 1
@@ -99,6 +105,7 @@ class _Signals:
         self._stop = stop
         self._last_resort = last_resort
         self._restore: list[tuple[signal.Signals, Any]] = []
+        self._heard_at = 0.0
         self.count = 0
         self.code = 0
 
@@ -128,6 +135,10 @@ class _Signals:
                     self._heard(number)
 
     def _heard(self, number: int) -> None:
+        now, before = time.monotonic(), self._heard_at
+        self._heard_at = now
+        if self.count and now - before < ECHO_S:
+            return
         self.count += 1
         if self.count == 1:
             self._ask(at_once=False)
