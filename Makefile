@@ -66,6 +66,7 @@ bench: setup
 
 campaign: setup
 	$(BIN)/python -m campaign $(CAMPAIGN_ARGS)
+	REDRIVE_TEST_LETTERS=1000000 $(BIN)/python -m pytest -q tests/service/test_many_letters.py
 
 docs: setup
 	$(BIN)/python -m docs.generate
