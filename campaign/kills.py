@@ -28,13 +28,15 @@ START_S: Final = 1.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Scale:
-    """How much. `kills` fall on workers, gateway and senders while messages flow; `redrive_kills` come later."""
+    """How much. `kills` fall on workers, gateway and senders while messages flow. `parts` are redrives that are killed:
+    each takes the letters whose message id has this in it, `redrive_rate` a second.
+    """
 
     plain: int
     exact: int
     hooks: int
     kills: int
-    redrive_kills: int
+    parts: tuple[str, ...]
     redrive_rate: int
     gap_s: tuple[float, float] = (0.3, 1.2)
     patience_s: float = 600
@@ -50,9 +52,23 @@ class Scale:
         return self.kills * (sum(self.gap_s) / 2 + START_S)
 
 
-FULL: Final = Scale(plain=4_000, exact=4_000, hooks=2_000, kills=20, redrive_kills=6, redrive_rate=150)
+FULL: Final = Scale(
+    plain=4_000,
+    exact=4_000,
+    hooks=2_000,
+    kills=20,
+    parts=("plain-00", "exact-00", "plain-01", "exact-01", "hooks-00", "plain-02"),
+    redrive_rate=30,
+)
 SMALL: Final = Scale(
-    plain=240, exact=240, hooks=120, kills=5, redrive_kills=1, redrive_rate=40, gap_s=(0.1, 0.6), patience_s=120
+    plain=240,
+    exact=240,
+    hooks=120,
+    kills=5,
+    parts=("plain-000",),
+    redrive_rate=5,
+    gap_s=(0.1, 0.6),
+    patience_s=120,
 )
 
 
@@ -133,21 +149,23 @@ def _kill_while_messages_flow(stage: Stage, scale: Scale, fleet: Fleet) -> None:
 
 
 def _kill_a_running_redrive(stage: Stage, scale: Scale, fleet: Fleet) -> None:
-    for number in range(scale.redrive_kills):
-        runner = _redrive(stage, scale)
-        stage.pause(0.4, 1.5)
-        if number % 2:
-            # Workers take orphaned jobs over, so the runner may well be one of them.
-            fleet.kill_one("worker-0")
+    """Each part is a job of its own, killed between its first letter and its last; a worker takes it over."""
+    for number, part in enumerate(scale.parts):
+        before = stage.ask(_sent)
+        runner = _redrive(stage, "--text", part, "--rate", f"{scale.redrive_rate}/s")
+        stage.until(f"the redrive of {part} sends", lambda before=before: stage.ask(_sent) > before, seconds=60)
+        stage.pause(0, 0.5)
+        stage.check(runner.is_alive, f"the redrive of {part} ended before it could be killed")
         stage.kill(runner)
-    last = _redrive(stage, scale)
+        if number % 2:
+            # The worker that takes orphaned jobs over is killed as well.
+            fleet.kill_one("worker-0")
+    last = _redrive(stage, "--all")
     stage.until("the last redrive ended", lambda: not last.is_alive, seconds=scale.patience_s)
 
 
-def _redrive(stage: Stage, scale: Scale) -> Process:
-    return stage.redrive(
-        "redrive", "dlq", "redrive", "--all", "--rate", f"{scale.redrive_rate}/s", "--yes", "--app", "campaign.app:app"
-    )
+def _redrive(stage: Stage, *options: str) -> Process:
+    return stage.redrive("redrive", "dlq", "redrive", *options, "--yes", "--app", "campaign.app:app")
 
 
 # ---------------------------------------------------------------------------------------------------- what must hold
@@ -189,12 +207,13 @@ def _repeats_are_explained(
 
 
 def _announced(stage: Stage) -> set[str]:
-    """Ids of messages for which a worker announced an interrupted start."""
-    found = set()
+    """Messages for which a worker announced an interrupted start: by id, and by key without its source."""
+    found: set[str] = set()
     for number in range(WORKERS):
         for line in stage.logs(f"worker-{number}"):
             if "delivery.interrupted" in line:
-                found.add(json.loads(line)["message_id"])
+                event = json.loads(line)
+                found |= {event["message_id"], str(event["key"]).rpartition(":")[2]}
     return found
 
 
@@ -233,6 +252,10 @@ async def _dead_messages(app: Redrive) -> int:
         cursor = page.cursor
         if cursor is None:
             return len(found)
+
+
+async def _sent(app: Redrive) -> int:
+    return sum(job.counts.sent for job in await app.backend.jobs.list(limit=100))
 
 
 async def _jobs_done(app: Redrive) -> bool:
