@@ -262,6 +262,29 @@ async def test_a_short_outage_does_not_fail_the_job(app: Redrive, clock: FakeClo
     assert (JobState.DONE, 3) == (running.result().job.state, running.result().job.counts.sent)
 
 
+class Forgetful(Stumbling):
+    """A ledger that carries one batch out, and then cannot say so."""
+
+    async def forward(self, job: Job, batch: Sequence[Forward]) -> list[str | None]:
+        answers = await self._real.forward(job, batch)
+        if self.is_broken:
+            self.is_broken = False
+            raise BrokerUnavailableError("the answer was lost")
+        return answers
+
+
+async def test_an_answer_that_is_lost_sends_nothing_twice(app: Redrive, clock: FakeClock) -> None:
+    """cases.md RD-02, F4: the process goes on after the delete failed."""
+    ids = await put_letters(app, 10)
+    app._backend = replace(app.backend, ledger=Forgetful(app.backend.ledger, at="", how=""))
+
+    running = asyncio.create_task(Service(app).redrive(ALL, actor="ann"))
+    await clock.run_until(running.done)
+
+    assert (JobState.DONE, 10) == (running.result().job.state, running.result().job.counts.sent)
+    assert [f"m-{id_}" for id_ in ids] == await waiting(app)
+
+
 async def test_an_expiring_message_gets_a_new_life(app: Redrive, service: Service, clock: FakeClock) -> None:
     """cases.md RD-05: by default no old deadline; with keep_ttl as long again as it had; the rest is unchanged."""
     published = clock.now() - 120_000

@@ -127,12 +127,13 @@ async def test_kept_attempts_leave_one_more_run(url: str) -> None:
     assert all(attempt > 3 for attempt in runs[3:])
 
 
-async def test_redriving_all_while_they_die_again_sends_each_once(url: str) -> None:
+@pytest.mark.parametrize("concurrency", [1, 100, 1_000])
+async def test_redriving_all_while_they_die_again_sends_each_once(url: str, concurrency: int) -> None:
     """cases.md RD-06: exactly a hundred sends, the job ends by itself, and says that they came back."""
     app, runs, told = Redrive("shop", url), [], []
     app.events.subscribe(lambda event: told.append(event) if event.name == "redrive.came_back" else None)
 
-    @app.consumer("orders", retry=Retry(max_attempts=1), breaker=None)
+    @app.consumer("orders", retry=Retry(max_attempts=1), breaker=None, concurrency=concurrency)
     async def charge(order: dict, delivery: Delivery) -> None:
         runs.append(delivery.message.id)
         raise ConnectionError("refused")

@@ -4,15 +4,20 @@ from __future__ import annotations
 
 import time
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 
 from redrive.cli import options as o
 from redrive.cli.groups import Where, spread
 from redrive.cli.output import ago, note, plural, print_json, say, table
-from redrive.cli.prompts import confirm
+from redrive.cli.prompts import Bar, confirm
 from redrive.cli.target import find_app
+
+if TYPE_CHECKING:
+    from redrive.service import Service
+
+LOOK_EVERY_S: Final = 0.2
 
 
 @spread
@@ -54,12 +59,25 @@ def backup(
     \b
       redrive backup nightly.db --broker sqlite:///orders.db
     """
-    where.run(lambda service: service.backup(target))
+    where.run(lambda service: _backed_up(service, target, is_quiet=where.is_json))
     size = target.stat().st_size
     if where.is_json:
         print_json({"file": str(target), "bytes": size})
     else:
         say(f"Everything is in {target} ({size} bytes).")
+
+
+async def _backed_up(service: Service, target: Path, *, is_quiet: bool) -> None:
+    """The copy grows under another name until it is whole."""
+    import asyncio
+
+    part = target.with_name(f"{target.name}.part")
+    copying = asyncio.ensure_future(service.backup(target))
+    with Bar("backup (bytes)", is_quiet=is_quiet) as bar:
+        while not copying.done():
+            await asyncio.wait({copying}, timeout=LOOK_EVERY_S)
+            bar(part.stat().st_size if part.exists() else 0)
+    await copying
 
 
 @spread
