@@ -15,6 +15,7 @@ from redrive import Delivery, Redrive, Retry
 from redrive.core.ports import Taken
 from redrive.errors import BrokerUnavailableError
 from redrive.runtime.delivery import CancelReason
+from tests.runtime import crew
 from tests.runtime.fleet import Fleet
 from tests.runtime.stage import Told, depth, letters, working
 
@@ -136,3 +137,21 @@ async def test_slow_renewals_lose_nothing(app: Redrive) -> None:
 
     assert [1] == runs
     assert told.count("delivery.lease_lost") == 0
+
+
+async def test_a_process_whose_lease_is_lost_is_killed_and_settles_nothing(tmp_path: Any) -> None:
+    app = Redrive("shop", broker=f"sqlite:////{tmp_path}/app.db")
+    app.consumer("orders", process=True, concurrency=1, lease="900ms", retry=Retry(max_attempts=2))(crew.sleep_long)
+
+    told = Told(app)
+    async with app:
+        broken = BrokenRenewals(app.backend.ledger)
+        object.__setattr__(app.backend, "ledger", broken)
+        broken.are_broken.set()
+        async with working(app):
+            await app.publish("orders", {"n": 1}, message_id="m-1")
+            await told.until("delivery.lease_lost", 2)
+            await told.until("delivery.dead_lettered")
+
+            (letter,) = await letters(app)
+            assert ("WORKER_LOST", 2) == (letter.reason.code, letter.attempt_count)
