@@ -283,6 +283,8 @@ class Service:
         job = await self._app.backend.jobs.create(made)
         if job.id == made.id:
             self._tell(job, actor=actor)
+        if on_progress is not None:
+            on_progress(job)
         ended = await self._follow(job, on_progress) if run and job.state in _RUNNABLE else job
         return replace(await self._job_view(ended), missing=missing)
 

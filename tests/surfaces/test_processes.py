@@ -268,6 +268,23 @@ async def test_a_killed_redrive_is_taken_over_by_a_worker(
     assert 0 == await worker.ended()
 
 
+async def test_ctrl_c_stops_a_redrive_and_no_worker_goes_on_with_it(start: Start, redrive: Cli, shop: Redrive) -> None:
+    await put(shop, 30)
+    process = start("dlq", "redrive", "orders", "--rate", "10/s", "--yes", *APP)
+    async with asyncio.timeout(60):
+        while not (jobs := await shop.backend.jobs.list(limit=1)) or not jobs[0].counts.sent:
+            await asyncio.sleep(0.02)  # sleep: another process sends at a rate
+
+    process.tell(signal.SIGINT)
+    code = await process.ended()
+
+    (job,) = await shop.backend.jobs.list(limit=1)
+    assert (130, "aborted") == (code, job.state)
+    assert 0 < job.counts.sent < 30
+    assert f"redrive dlq resume {job.id}" in process.text()
+    assert "Traceback" not in process.text()
+
+
 def handled(process: Process) -> list[str]:
     """Ids of the messages a worker handled, with repeats."""
     return re.findall(r"^handled (\S+)", process.text(), re.MULTILINE)

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Awaitable, Callable
+from contextlib import suppress
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -11,6 +13,7 @@ from redrive.cli import options as o
 from redrive.cli.groups import Change, Filters, Sending, Where, spread
 from redrive.cli.output import ago, facts, note, plural, print_json, say, span, table
 from redrive.cli.prompts import Bar, confirm
+from redrive.errors import RedriveError
 
 if TYPE_CHECKING:
     from redrive.core.letters.selection import Selection
@@ -24,8 +27,9 @@ SKIPS_SHOWN = 10
 def redrive(*, filters: Filters, sending: Sending, change: Change, where: Where) -> None:
     """Send dead letters back to be processed, with fresh attempts.
 
-    It is a stored job: killed half-way it is resumed where it stopped, by `dlq resume` or by any worker. Nothing is
-    lost and nothing is sent twice. A message that fails again becomes a new letter, linked to the old one.
+    It is a stored job: killed half-way it is resumed where it stopped, by `dlq resume` or by any worker. Ctrl-C
+    stops it. Nothing is lost and nothing is sent twice. A message that fails again becomes a new letter, linked to
+    the old one.
 
     \b
       redrive dlq redrive orders --limit 10               the ten oldest of a queue
@@ -48,17 +52,43 @@ def redrive(*, filters: Filters, sending: Sending, change: Change, where: Where)
             confirm(_question(plan), yes=False)
         total = (await service.stats(selection, top=1)).total
         with Bar("redrive", total=_at_most(total, change.limit), is_quiet=is_json) as bar:
-            return await service.redrive(
-                selection,
-                options,
-                actor=change.who,
-                note=change.note,
-                request_key=sending.request_key,
-                run=not sending.detach,
-                on_progress=lambda job: _advance(bar, job),
+            return await _until_stopped(
+                service,
+                lambda watch: service.redrive(
+                    selection,
+                    options,
+                    actor=change.who,
+                    note=change.note,
+                    request_key=sending.request_key,
+                    run=not sending.detach,
+                    on_progress=watch,
+                ),
+                bar=bar,
             )
 
     _finish_redrive(where.run(work), dry_run=change.dry_run, is_json=is_json)
+
+
+async def _until_stopped(
+    service: Service, run: Callable[[Callable[[Job], None]], Awaitable[JobView]], *, bar: Bar
+) -> JobView:
+    """Run the job. A person's Ctrl-C means: send no more; without this a worker would take the job over and go on."""
+    import asyncio
+
+    seen: list[str] = []
+
+    def watch(job: Job) -> None:
+        seen[:] = [job.id]
+        _advance(bar, job)
+
+    try:
+        return await run(watch)
+    except asyncio.CancelledError:
+        if seen:
+            with suppress(RedriveError):
+                await service.abort(seen[0], actor=o.actor_name(None), note="Ctrl-C")
+            note(f"Stopped. What was sent stays sent. Go on: redrive dlq resume {seen[0]}")
+        raise
 
 
 def _at_most(total: int, limit: int | None) -> int:
@@ -213,7 +243,7 @@ def resume(
 
     async def work(service: Service) -> JobView:
         with Bar("redrive", is_quiet=where.is_json) as bar:
-            return await service.resume(job_id, on_progress=lambda job: _advance(bar, job))
+            return await _until_stopped(service, lambda watch: service.resume(job_id, on_progress=watch), bar=bar)
 
     view = where.run(work)
     _show_job(view, job_view_document(view), is_json=where.is_json)

@@ -15,6 +15,7 @@ leaves unended is told by the next hand-over of that message (`delivery.interrup
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any, Final, TypeAlias
@@ -273,7 +274,5 @@ class Events:
             return
         event = Event(name, fields)
         for subscriber in self._subscribers:
-            try:
+            with suppress(Exception):  # see the class docstring
                 subscriber(event)
-            except Exception:  # noqa: BLE001, S110 - see the class docstring
-                pass
