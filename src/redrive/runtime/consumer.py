@@ -119,7 +119,7 @@ def make_consumer(
         decode=make_decoder(payload_type, settings, where=where),
         wants_delivery=wants_delivery,
         retry=_retry(retry, where),
-        concurrency=_concurrency(concurrency, settings, kind, where),
+        concurrency=_concurrency(concurrency, settings, kind, where=where),
         timeout_ms=_positive(timeout, f"{where}: timeout"),
         lease_ms=_lease(lease, where),
         rate=None if rate is None else parse_rate(rate, field=f"{where}: rate"),
@@ -211,7 +211,7 @@ def _hints(handler: Callable[..., Any], where: str) -> dict[str, Any]:
         ) from error
 
 
-def _concurrency(given: int | None, settings: Settings, kind: Kind, where: str) -> int:
+def _concurrency(given: int | None, settings: Settings, kind: Kind, *, where: str) -> int:
     if given is None:
         given = settings.concurrency
     if given is None:

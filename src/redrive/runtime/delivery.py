@@ -76,7 +76,7 @@ class Delivery:
         "_taken",
     )
 
-    def __init__(self, host: Host, taken: Taken, attempt: int, started_at: UnixMs, lease_until: UnixMs) -> None:
+    def __init__(self, host: Host, taken: Taken, *, attempt: int, started_at: UnixMs, lease_until: UnixMs) -> None:
         self._host = host
         self._taken = taken
         self._message = taken.received.message

@@ -155,7 +155,9 @@ class Endings:
             case _:
                 return classify(error, self._consumer.rules, now=now)
 
-    def failed(self, delivery: Delivery, outcome: Failure | Signal, error: BaseException | None, now: UnixMs) -> Ended:
+    def failed(
+        self, delivery: Delivery, outcome: Failure | Signal, error: BaseException | None, *, now: UnixMs
+    ) -> Ended:
         """The attempt failed or asked for its end; core decides which."""
         duration_ms = round(self._clock.monotonic_ms() - delivery._started_ms)
         failure = outcome if isinstance(outcome, Failure) else _failure_of_signal(outcome)

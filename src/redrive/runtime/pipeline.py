@@ -280,7 +280,13 @@ class Pipeline:
         for taken in batch:
             received = taken.received
             until = received.lease_until
-            delivery = Delivery(self, taken, attempt_of(taken), now, now + lease_ms if until is None else until)
+            delivery = Delivery(
+                self,
+                taken,
+                attempt=attempt_of(taken),
+                started_at=now,
+                lease_until=now + lease_ms if until is None else until,
+            )
             in_hand[id(delivery)] = delivery
             history = received.history
             if history and history[-1].outcome is AttemptOutcome.INTERRUPTED:
@@ -417,7 +423,7 @@ class Pipeline:
         self._runner.cancel(delivery, reason)
 
     def _fail(self, delivery: Delivery, outcome: Any, error: BaseException | None) -> None:
-        ended = self._endings.failed(delivery, outcome, error, self._clock.now())
+        ended = self._endings.failed(delivery, outcome, error, now=self._clock.now())
         self._throttle.failed(None if isinstance(outcome, Requeue) else ended.failure)
         self._end(ended)
 

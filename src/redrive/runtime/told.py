@@ -39,7 +39,7 @@ def tell_end(events: Events, ended: Ended) -> None:
             failure = _failure(ended, reason)
             events.emit("delivery.retry_scheduled", **facts(delivery), **failure, delay_ms=delay_ms, due_at=due_at)
         case settlement.DeadLetter(reason=reason):
-            _tell_dead(events, ended, end, reason)
+            _tell_dead(events, ended, end, reason=reason)
 
 
 def facts(delivery: Delivery) -> dict[str, Any]:
@@ -57,7 +57,7 @@ def facts(delivery: Delivery) -> dict[str, Any]:
     }
 
 
-def _tell_dead(events: Events, ended: Ended, end: End, reason: settlement.Reason) -> None:
+def _tell_dead(events: Events, ended: Ended, end: End, *, reason: settlement.Reason) -> None:
     letter = end.letter
     assert letter is not None, "a dead letter always has its record"
     events.emit(

@@ -40,9 +40,9 @@ class ForwardContract(LedgerBase):
     async def forwards(self, parts: LedgerParts, job: Job, clock: Clock) -> list[Forward]:
         """What is still to be sent for this job."""
         items = await parts.jobs.items(job.id, state=ItemState.PENDING, limit=ALL_ITEMS)
-        return [await self.forward(parts, job, item, clock) for item in items]
+        return [await self.forward(parts, job, item, clock=clock) for item in items]
 
-    async def forward(self, parts: LedgerParts, job: Job, item: Item, clock: Clock) -> Forward:
+    async def forward(self, parts: LedgerParts, job: Job, item: Item, *, clock: Clock) -> Forward:
         """One item to carry out."""
         letter = await self.kept(parts, item.letter_id)
         copy = redriven_message(letter, job, now=clock.now())
