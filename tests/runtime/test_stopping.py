@@ -78,7 +78,9 @@ async def test_a_second_signal_hands_an_async_handler_back_at_once(fleet: Fleet)
 
 
 @pytest.mark.parametrize("kind", ["thread-sleeper", "loop-blocker"])
-async def test_a_blocked_handler_is_handed_back_and_does_not_keep_the_process_from_ending(fleet: Fleet, kind: str) -> None:
+async def test_a_blocked_handler_is_handed_back_and_does_not_keep_the_process_from_ending(
+    fleet: Fleet, kind: str
+) -> None:
     async with fleet.app() as app:
         worker = fleet.start(kind)
         await app.publish("orders", {"n": 1, "s": 60}, message_id="m-1")
