@@ -118,19 +118,27 @@ def next_at(connection: sqlite3.Connection, queue: str) -> UnixMs | None:
 def look(tx: Tx, queue: str, *, limit: int, with_claims: bool) -> Head:
     """The first `limit` messages that can be handed out now, after ended leases and due times were seen to."""
     queue_id = declared_queue(tx, queue)
-    lease_end = tx.execute(sql.NEXT_LEASE_END, (queue_id,)).fetchone()[0]
-    if lease_end is not None and lease_end <= tx.now:
-        _run_each(tx, sql.RESCUE, queue_id)
     due_at = tx.execute(sql.NEXT_DUE, (queue_id,)).fetchone()[0]
     if due_at is not None and due_at <= tx.now:
-        _run_each(tx, sql.PROMOTE, queue_id)
+        for step in sql.PROMOTE:
+            tx.execute(step, (queue_id, tx.now))
+    lease_end = tx.execute(sql.NEXT_LEASE_END, (queue_id,)).fetchone()[0]
+    if lease_end is not None and lease_end <= tx.now:
+        _rescue(tx, queue_id, limit=limit)
     statement = sql.SELECT_READY_AND_CLAIMS if with_claims else sql.SELECT_READY
     return Head(queue, queue_id, tx.execute(statement, (queue_id, limit)).fetchall())
 
 
-def _run_each(tx: Tx, steps: Sequence[str], queue_id: int) -> None:
-    for step in steps:
-        tx.execute(step, (queue_id, tx.now))
+def _rescue(tx: Tx, queue_id: int, *, limit: int) -> None:
+    """Make ready what will be handed out now, and only that: a lease that ended stays good until its message is
+    really taken, so that a worker that was merely late can still end what nobody else began.
+    """
+    ended = tx.execute(sql.SELECT_ENDED, (queue_id, tx.now, limit)).fetchall()
+    ready = tx.execute(sql.SELECT_READY_PLACES, (queue_id, limit)).fetchall()
+    first = set(sorted([*ended, *ready])[:limit])
+    seqs = numbers([place[2] for place in ended if place in first])
+    for step in sql.RESCUE:
+        tx.execute(step, (seqs,))
 
 
 def lease(

@@ -39,19 +39,23 @@ HAS_READY: Final = "SELECT 1 FROM redrive_ready WHERE queue_id = ? LIMIT 1"
 _TO_READY: Final = (
     "INSERT INTO redrive_ready (queue_id, priority, due_at, seq, starts, token, entries) SELECT queue_id, "
 )
+SELECT_ENDED: Final = (
+    "SELECT priority, due_at, seq FROM redrive_leased WHERE queue_id = ? AND lease_until <= ? "
+    "ORDER BY priority, due_at, seq LIMIT ?"
+)
+SELECT_READY_PLACES: Final = (
+    "SELECT priority, due_at, seq FROM redrive_ready WHERE queue_id = ? ORDER BY priority, due_at, seq LIMIT ?"
+)
+_ENDED: Final = " FROM redrive_leased WHERE seq IN (SELECT value FROM json_each(?))"
 RESCUE: Final = (
     (
         "INSERT INTO redrive_attempt (seq, position, entry) SELECT seq, entries, json_object('attempt', attempt, "
-        "'outcome', 'interrupted', 'at', started_at, 'worker', worker) "
-        "FROM redrive_leased WHERE queue_id = ? AND lease_until <= ?"
+        f"'outcome', 'interrupted', 'at', started_at, 'worker', worker){_ENDED}"
     ),
-    (
-        f"{_TO_READY}priority, due_at, seq, starts, token, entries + 1 "
-        "FROM redrive_leased WHERE queue_id = ? AND lease_until <= ?"
-    ),
-    "DELETE FROM redrive_leased WHERE queue_id = ? AND lease_until <= ?",
+    f"{_TO_READY}priority, due_at, seq, starts, token, entries + 1{_ENDED}",
+    f"DELETE{_ENDED}",
 )
-"""(queue_id, now) each: leases that ended count a lost start, told in the history, and are ready again."""
+"""([seq, …]) each: leases that ended count a lost start, told in the history, and are ready again."""
 PROMOTE: Final = (
     (
         f"{_TO_READY}priority, due_at, seq, starts, token, entries "
