@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import io
 import json
+import logging
 import unicodedata
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -146,6 +148,43 @@ def test_printable_text_holds_no_control_character(text: str) -> None:
                     lambda inner: st.lists(inner) | st.dictionaries(st.text(), inner), max_leaves=20))  # fmt: skip
 def test_any_value_becomes_json(value: object) -> None:
     json.loads(json.dumps(plain(value), allow_nan=False))
+
+
+@pytest.fixture
+def bare_root() -> Iterator[logging.Logger]:
+    """The root logger as in a process that set nothing up."""
+    root = logging.getLogger()
+    before = root.handlers[:]
+    root.handlers.clear()
+    yield root
+    root.handlers[:] = before
+
+
+def test_what_a_library_logs_comes_out_in_the_same_form(bare_root: logging.Logger) -> None:
+    stream = io.StringIO()
+    bare_root.handlers.clear()
+    logs.take_in_library_logs(system="shop", stream=stream)
+
+    try:
+        raise ValueError("boom")
+    except ValueError:
+        logging.getLogger("uvicorn.error").exception("in %s", "amqp://u:p@h/")
+    logging.getLogger("x").info("not this")
+
+    (line,) = [json.loads(text) for text in stream.getvalue().splitlines()]
+    assert ("error", "library.log", "uvicorn.error", "in amqp://***@h/") == (
+        line["level"], line["event"], line["logger"], line["text"],
+    )  # fmt: skip
+    assert "ValueError: boom" in line["traceback"]
+
+
+def test_an_app_that_set_logging_up_keeps_it(bare_root: logging.Logger) -> None:
+    mine = logging.NullHandler()
+    bare_root.handlers[:] = [mine]
+
+    logs.take_in_library_logs(system="shop")
+
+    assert [mine] == bare_root.handlers
 
 
 def test_masking_leaves_plain_urls_alone() -> None:

@@ -59,7 +59,9 @@ def prepare(app: Redrive, options: Hosting) -> None:
     if options.grace is not None:
         app.settings = replace(app.settings, grace_ms=duration_ms(options.grace, field="--grace"))
     settings = app.settings
-    logs.start(app.events, system=app.name, style=_STYLES[settings.log_format], level=Level(settings.log_level))
+    style = _STYLES[settings.log_format]
+    logs.start(app.events, system=app.name, style=style, level=Level(settings.log_level))
+    logs.take_in_library_logs(system=app.name, style=style)
 
 
 def address_of(app: Redrive, options: Hosting) -> tuple[str, int]:

@@ -9,10 +9,12 @@ is named by its class; a stream that cannot be written loses the line, never the
 from __future__ import annotations
 
 import json
+import logging
 import os
 import sys
 import time
 from collections.abc import Callable, MutableMapping
+from contextlib import suppress
 from typing import Any, Final, Literal, TextIO, TypeAlias
 
 import structlog
@@ -59,6 +61,37 @@ def start(
 
     events.subscribe(write)
     return write
+
+
+def take_in_library_logs(*, system: str, stream: TextIO | None = None, style: Style = "auto") -> None:
+    """Write what libraries log through the standard `logging`, from warnings up, in the same form: with the event
+    `library.log`, the logger's name and the traceback as a field. Where the app has set up `logging` itself, nothing
+    is changed.
+    """
+    root = logging.getLogger()
+    if root.handlers:
+        return
+    target = sys.stderr if stream is None else stream
+    is_console = style == "console" or (style == "auto" and target.isatty())
+    root.addHandler(_LibraryLogs(_logger(target, is_console=is_console), system))
+
+
+class _LibraryLogs(logging.Handler):
+    def __init__(self, log: Any, system: str) -> None:
+        super().__init__(logging.WARNING)
+        self._log = log
+        self._system = system
+
+    def emit(self, record: logging.LogRecord) -> None:
+        level = Level.ERROR if record.levelno >= logging.ERROR else Level.WARN
+        with suppress(Exception):  # a log that cannot be written must not end what was logged
+            fields = {"logger": record.name, "text": plain(record.getMessage())}
+            if record.exc_info:
+                fields["traceback"] = plain(logging.Formatter().formatException(record.exc_info))
+            at = rfc3339(int(record.created * 1_000))
+            head = {"timestamp": at, "level": str(level), "message": "A library logged", "event": "library.log"}
+            line = {**head, "system": self._system}
+            getattr(self._log, _METHOD[level])(head["message"], line=line, fields=fields)
 
 
 def _ordered(event: Event) -> dict[str, Any]:
