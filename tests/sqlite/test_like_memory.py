@@ -57,7 +57,8 @@ class Side:
 def _seen(each: Taken) -> tuple[Any, ...]:
     received, verdict = each.received, each.verdict
     counts = (verdict.attempts, verdict.cycle, verdict.ref.token) if isinstance(verdict, Acquired) else ()
-    history = [(entry.attempt, entry.outcome) for entry in received.history]
+    # Not the number of a lost start: the file takes it from the claim, a broker alone knows only its own starts.
+    history = [entry.outcome for entry in received.history]
     return (
         received.message.id, received.message.body, received.message.original_body, received.starts,
         received.redelivered, type(verdict).__name__, counts, history,
