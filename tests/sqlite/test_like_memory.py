@@ -51,7 +51,9 @@ class Side:
         return answers
 
     def renew(self, places: list[int]) -> object:
-        return self.ledger.renew([self.taken[place] for place in places], lease_ms=LEASE_MS)
+        """Only without a claim: where one of the two is lost, a ledger of several steps has renewed the other."""
+        chosen = [self.taken[place] for place in places if self.taken[place].verdict is None]
+        return self.ledger.renew(chosen, lease_ms=LEASE_MS)
 
 
 def _seen(each: Taken) -> tuple[Any, ...]:
