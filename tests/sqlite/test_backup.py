@@ -122,3 +122,31 @@ async def test_the_check_names_a_message_that_is_not_in_exactly_one_place(
 
     assert problem in check(path).problems[0]
     assert 3 == len(rows(path, "SELECT 1 FROM redrive_ready")) + ("DELETE FROM redrive_ready" in harm)
+
+
+async def test_a_file_that_was_never_closed_is_restored_with_what_is_in_its_log(
+    path: Path, ledger: SqliteLedger, tmp_path: Path
+) -> None:
+    await ledger.publish(many(5))
+    assert path.with_name(path.name + "-wal").stat().st_size > 0
+
+    restore(path, tmp_path / "new.db")
+
+    assert 5 == check(tmp_path / "new.db").messages
+
+
+async def test_a_log_left_behind_is_not_played_into_the_restored_file(
+    path: Path, file: SqliteFile, ledger: SqliteLedger, tmp_path: Path
+) -> None:
+    await ledger.publish(many(2))
+    backup(path, tmp_path / "copy.db")
+    await ledger.publish(many(3, start=2))
+    log = path.with_name(path.name + "-wal").read_bytes()
+    await file.close()
+    path.unlink()
+    path.with_name(path.name + "-wal").write_bytes(log)
+
+    assert restore(tmp_path / "copy.db", path) is None
+
+    assert 2 == check(path).messages
+    assert log == path.with_name(path.name + ".replaced-1-wal").read_bytes()

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import os
-import shutil
 import sqlite3
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -39,16 +38,7 @@ def backup(path: str | Path, target: str | Path) -> None:
     """
     source, goal = Path(path), Path(target)
     _refuse_existing(goal)
-    part = goal.with_name(goal.name + ".part")
-    part.unlink(missing_ok=True)
-    with (
-        mapped(source),
-        contextlib.closing(connect_reader(source)) as reader,
-        contextlib.closing(sqlite3.connect(part)) as copy,
-    ):
-        # In one step: SQLite starts over whenever another connection writes between two steps.
-        reader.backup(copy)
-    _finish_copy(part, goal)
+    _copy(source, goal)
 
 
 def restore(source: str | Path, path: str | Path, *, replace: bool = False) -> Path | None:
@@ -64,15 +54,18 @@ def restore(source: str | Path, path: str | Path, *, replace: bool = False) -> P
             f'Backup "{copy}" is not sound: {found.problems[0]}. Nothing was changed.', hint="Use another backup."
         )
     kept = None
+    name = _free_name(goal)
     if goal.exists():
         if not replace:
             _refuse_existing(goal)
         _take_for_itself(goal)
-        kept = _free_name(goal)
-        goal.rename(kept)
-    part = goal.with_name(goal.name + ".part")
-    shutil.copyfile(copy, part)
-    _finish_copy(part, goal)
+        kept = goal.rename(name)
+    # A log that was left behind would be played into the restored file.
+    for ending in ("-wal", "-shm"):
+        left = goal.with_name(goal.name + ending)
+        if left.exists():
+            left.rename(name.with_name(name.name + ending))
+    _copy(copy, goal)
     return kept
 
 
@@ -132,7 +125,17 @@ def _refuse_existing(goal: Path) -> None:
         raise ConfigurationError(f'File "{goal}" exists already. Nothing was changed.', hint="Name a new file.")
 
 
-def _finish_copy(part: Path, goal: Path) -> None:
+def _copy(source: Path, goal: Path) -> None:
+    """All of the source, with what is still in its log, under its name only once it is on the disk."""
+    part = goal.with_name(goal.name + ".part")
+    part.unlink(missing_ok=True)
+    with (
+        mapped(source),
+        contextlib.closing(connect_reader(source)) as reader,
+        contextlib.closing(sqlite3.connect(part)) as copy,
+    ):
+        # In one step: SQLite starts over whenever another connection writes between two steps.
+        reader.backup(copy)
     handle = os.open(part, os.O_RDWR)
     try:
         os.fsync(handle)
