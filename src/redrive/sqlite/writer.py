@@ -176,19 +176,19 @@ class Writer:
             self._tend(self._connection, is_pruned)
 
     def _next_group(self) -> list[_Call]:
+        """What waits, as soon as something does; empty once the writer is closing and nothing is left."""
+        group: list[_Call] = []
         with self._some:
-            while not self._calls and not self._is_closing:
-                self._some.wait()
-            group: list[_Call] = []
-            while self._calls and len(group) < GROUP_MAX:
-                call = self._calls.popleft()
-                if not call.future.cancelled():
-                    group.append(call)
-            if not group and self._calls:
-                return self._next_group()
-            if not group and not self._is_closing:
-                return self._next_group()
-            return group
+            while not group:
+                while not self._calls and not self._is_closing:
+                    self._some.wait()
+                if not self._calls:
+                    return []
+                while self._calls and len(group) < GROUP_MAX:
+                    call = self._calls.popleft()
+                    if not call.future.cancelled():
+                        group.append(call)
+        return group
 
     def _carry_out(self, group: list[_Call]) -> None:
         try:
