@@ -9,14 +9,17 @@ import asyncio
 import sys
 import time
 from collections.abc import Awaitable, Callable
+from dataclasses import replace
 
 from redrive.core.idempotency import Acquired, ClaimState
+from redrive.core.letters.redriven import redriven_message
 from redrive.core.message import Message
-from redrive.core.ports import ClaimEnd, End, Outgoing
+from redrive.core.ports import ClaimEnd, End, Forward, Outgoing
+from redrive.core.redrive import JobState
 from redrive.core.settlement import ACK, Reason, Retry
 from redrive.runtime.clock import SystemClock
 from redrive.sqlite import SqliteFile, SqliteLedger
-from redrive.stores.sqlite import SqliteClaimStore
+from redrive.stores.sqlite import SqliteClaimStore, SqliteJobStore, SqliteLetterStore
 
 QUEUE = "orders"
 
@@ -91,12 +94,35 @@ async def hold(ledger: SqliteLedger) -> None:
     hear()
 
 
+async def redrive(ledger: SqliteLedger, lease_ms: str) -> None:
+    """Take over the stored redrive job, as often as need be, and send its letters a few at a time."""
+    jobs, letters, clock = SqliteJobStore(ledger.file), SqliteLetterStore(ledger.file), ledger.file.clock
+    while (job := await jobs.acquire(None, owner="child", lease_ms=int(lease_ms))) is None:
+        await asyncio.sleep(0.02)  # sleep: the dead runner holds the job until its lease ends
+    while not job.is_staged:
+        job = await jobs.stage(job, limit=40)
+    while items := await jobs.items(job.id, state="pending", limit=5):
+        batch = []
+        for item in items:
+            found = await letters.get(item.letter_id)
+            assert found is not None
+            message = redriven_message(found[0], job, now=clock.now())
+            outgoing = Outgoing(queue=QUEUE, message=message)
+            batch.append(Forward(item=item, outgoing=outgoing, actor="ann", at=clock.now()))
+        await ledger.forward(job, batch)
+        await jobs.save(job, lease_ms=int(lease_ms))
+    await jobs.save(replace(job, state=JobState.DONE), lease_ms=int(lease_ms))
+    say("done")
+    hear()
+
+
 WHAT: dict[str, Callable[..., Awaitable[None]]] = {
     "work": work,
     "publish": publish,
     "publish_on_command": publish_on_command,
     "claim": claim,
     "hold": hold,
+    "redrive": redrive,
 }
 
 

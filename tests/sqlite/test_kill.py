@@ -10,12 +10,15 @@ import pytest
 
 from redrive.runtime.clock import SystemClock
 from redrive.sqlite import SqliteFile, SqliteLedger, check
+from redrive.stores.sqlite import SqliteJobStore, SqliteLetterStore
+from redrive.testing.samples import job, letter
 from tests.sqlite.steps import end_child, many, read_line, rows, run, start_child
 
 MESSAGES = 400
 KILLS = 8
 PUBLISHER_KILLS = 4
 LEASE_MS = 400
+LETTERS = 300
 LIMIT_S = 60
 
 
@@ -96,3 +99,29 @@ async def test_two_processes_share_one_file_and_each_message_is_handled_once(pat
 
     names = [name for (name,) in rows(path, "SELECT name FROM effects")]
     assert sorted(f"m-{n}" for n in range(MESSAGES)) == sorted(names)
+
+
+async def test_a_redrive_killed_at_any_moment_sends_every_letter_once(path: Path, live_file: SqliteFile) -> None:
+    await SqliteLedger(live_file).publish(many(1))
+    await SqliteLetterStore(live_file).put([letter(f"dl_{n:04}", died_at=1_000 + n) for n in range(LETTERS)])
+    await SqliteJobStore(live_file).create(job("job-1"))
+    await live_file.close()
+    chance = random.Random(7)
+
+    for _ in range(KILLS):
+        child = start_child(path, "redrive", str(LEASE_MS))
+        read_line(child)
+        time.sleep(chance.uniform(0.0, 0.6))  # sleep: the moment of the kill is random
+        end_child(child)
+        assert () == check(path).problems
+    child = start_child(path, "redrive", str(LEASE_MS))
+    assert "ready" == read_line(child)
+    if rows(path, "SELECT state FROM redrive_job") != [("done",)]:
+        assert "done" == read_line(child)
+    end_child(child)
+
+    sent = [name for (name,) in rows(path, "SELECT message_id FROM redrive_message ORDER BY seq")][1:]
+    assert [f"m-dl_{n:04}" for n in range(LETTERS)] == sent
+    assert {(2, None)} == set(rows(path, "SELECT state, outstanding_job FROM redrive_letter"))
+    assert [(0, LETTERS, 0)] == rows(path, "SELECT pending, sent, skipped FROM redrive_job")
+    assert [(LETTERS,)] == rows(path, "SELECT count(*) FROM redrive_item WHERE state = 'sent'")
