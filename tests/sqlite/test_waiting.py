@@ -153,3 +153,9 @@ async def test_a_fake_clock_moves_a_waiting_receiver(ledger: SqliteLedger, clock
 
     assert 1 == len(await waiting)
     assert 60_000 == clock.monotonic_ms()
+
+
+async def test_a_receiver_without_room_gets_nothing_and_does_not_wait(ledger: SqliteLedger) -> None:
+    await ledger.publish(many(1))
+
+    assert [] == await asyncio.wait_for(take(ledger, limit=0, wait_ms=60_000), 5)

@@ -43,6 +43,8 @@ class SqliteBroker:
         self, queue: str, *, limit: int, lease_ms: Millis, worker: str, wait_ms: Millis
     ) -> list[Received]:
         """See `Broker.receive`."""
+        if limit <= 0:
+            return []
 
         def step(tx: Tx) -> list[Received]:
             return messages.lease(

@@ -70,6 +70,8 @@ class SqliteLedger:
         self, queue: str, *, limit: int, lease_ms: Millis, worker: str, wait_ms: Millis, claims: bool
     ) -> list[Taken]:
         """See `Ledger.take`."""
+        if limit <= 0:
+            return []
         step: Callable[[Tx], list[Taken]]
         step = lambda tx: _take(tx, queue, limit=limit, lease_ms=lease_ms, worker=worker, with_claims=claims)  # noqa: E731
         return await receive(self.file, queue, step=step, hand_back=_hand_back, wait_ms=wait_ms)
