@@ -209,15 +209,15 @@ class OrderedLedger:
             await self._broker.settle([Settle(lease=item.lease, settlement=end) for item in received])
 
     def renew(self, batch: Sequence[Taken], *, lease_ms: Millis) -> list[bool]:
-        """See `Ledger.renew`."""
+        """See `Ledger.renew`. Claims first: a delivery whose claim has passed on must not keep its message either."""
         if not batch:
             return []
-        answers = self._broker.renew([taken.received.lease for taken in batch], lease_ms=lease_ms)
-        claimed = [(number, ref) for number, taken in enumerate(batch) if (ref := _ref(taken)) is not None]
-        renewed = self._claims.renew([ref for _, ref in claimed], lease_ms=lease_ms)
-        for (number, _), is_held in zip(claimed, renewed, strict=True):
-            answers[number] = answers[number] and is_held
-        return answers
+        refs = [_ref(taken) for taken in batch]
+        renewed = iter(self._claims.renew([ref for ref in refs if ref is not None], lease_ms=lease_ms))
+        is_held = [ref is None or next(renewed) for ref in refs]
+        leases = [taken.received.lease for taken, held in zip(batch, is_held, strict=True) if held]
+        kept = iter(self._broker.renew(leases, lease_ms=lease_ms))
+        return [held and next(kept) for held in is_held]
 
     # ------------------------------------------------------------------------------------------------- commit
 

@@ -451,6 +451,10 @@ class LedgerContract(LedgerBase):
         assert (ClaimState.PROCESSING, "w2") == ((await self.record(parts)).state, (await self.record(parts)).owner)
         assert (0, 0, 1) == await self.depth(parts)
         assert (0, 0, 0) == await self.depth(parts, DEAD)
+        # Refused, the renewal has not kept the message either.
+        await self.pass_time(clock, 10 * self.lease_ms)
+        parts.ledger.renew([lost], lease_ms=self.lease_ms)
+        assert (1, 0, 0) == await self.depth(parts)
 
     async def test_an_ended_delivery_is_not_renewed(self, parts: LedgerParts, clock: Clock) -> None:
         for number, end in enumerate(every_end(clock)):
