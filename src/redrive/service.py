@@ -476,7 +476,7 @@ _RUNNABLE: Final = frozenset({JobState.STAGED, JobState.RUNNING})
 
 def redrivable(selection: Selection) -> Selection:
     """What a redrive of this selection means: letters named by id as they are (a closed one is then skipped with the
-    reason), else only those a person still has to decide about (cases.md RD-11).
+    reason), else only those a person still has to decide about.
     """
     return selection if selection.ids or selection.states else replace(selection, states=OPEN_STATES)
 

@@ -1,4 +1,4 @@
-"""Books must balance (cases.md MA-04): every message taken is settled exactly once, whatever it does."""
+"""Books must balance (case MA-04): every message taken is settled exactly once, whatever it does."""
 
 from __future__ import annotations
 

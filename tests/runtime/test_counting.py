@@ -1,4 +1,4 @@
-"""How often a handler runs, and what becomes of the message then (cases.md RC-02, RC-04, RC-08, ID-05)."""
+"""How often a handler runs, and what becomes of the message then (case RC-02, RC-04, RC-08, ID-05)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Long handlers and their leases (cases.md SD-07)."""
+"""Long handlers and their leases (case SD-07)."""
 
 from __future__ import annotations
 

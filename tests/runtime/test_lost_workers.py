@@ -1,4 +1,4 @@
-"""Workers that die (cases.md RC-06, SD-06), and messages that kill them."""
+"""Workers that die (case RC-06, SD-06), and messages that kill them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a handler is given, and what happens to bodies it cannot be given (cases.md PF-01, PF-02, PF-05, PF-06)."""
+"""What a handler is given, and what happens to bodies it cannot be given (case PF-01, PF-02, PF-05, PF-06)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Signals and deploys with real processes (cases.md RC-07, SD-01, SD-02)."""
+"""Signals and deploys with real processes (case RC-07, SD-01, SD-02)."""
 
 from __future__ import annotations
 

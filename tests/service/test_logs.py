@@ -83,7 +83,7 @@ def test_secrets_are_masked_by_name_and_inside_texts() -> None:
 
 
 def test_the_index_of_a_matching_secret_is_no_secret() -> None:
-    """cases.md WH-02: the log names the key index that matched."""
+    """Case WH-02: the log names the key index that matched."""
     assert 1 == json.loads(write("ingest.accepted", secret_index=1))["secret_index"]
 
 

@@ -1,4 +1,4 @@
-"""A dead-letter queue with very many letters (cases.md BR-04). `REDRIVE_TEST_LETTERS` sets how many: 1 000 000 in
+"""A dead-letter queue with very many letters (case BR-04). `REDRIVE_TEST_LETTERS` sets how many: 1 000 000 in
 `make campaign`, fewer in `make test`.
 """
 

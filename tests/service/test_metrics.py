@@ -52,7 +52,7 @@ def end(events: Events, name: str, queue: str = "orders", **fields: object) -> N
 
 @given(ends=st.lists(st.sampled_from(sorted(ENDS)), max_size=60), in_flight=st.integers(0, 9))
 def test_every_delivery_is_in_exactly_one_end_counter(ends: list[str], in_flight: int) -> None:
-    """cases.md MA-04: taken = the sum of all ends + in flight."""
+    """Case MA-04: taken = the sum of all ends + in flight."""
     events, metrics = Events(), Metrics()
     metrics.subscribe(events)
     events.emit("deliveries.taken", queue="orders", count=len(ends) + in_flight)
@@ -138,7 +138,7 @@ def run_traffic(events: Events, *, seed: int) -> None:
 
 
 def test_labels_stay_bounded_however_many_tenants_and_texts_there_are(events: Events, metrics: Metrics) -> None:
-    """cases.md MA-01."""
+    """Case MA-01."""
     run_traffic(events, seed=1)
     first = scrape(metrics)
     run_traffic(events, seed=1)

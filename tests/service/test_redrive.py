@@ -107,7 +107,7 @@ async def test_the_limit_takes_the_oldest(app: Redrive, service: Service) -> Non
 
 
 async def test_a_double_click_sends_each_letter_once(app: Redrive, service: Service) -> None:
-    """cases.md RD-01."""
+    """Case RD-01."""
     m1, m2, m3 = await put_letters(app, 3)
     both = Selection(ids=(m1, m2))
 
@@ -128,7 +128,7 @@ async def test_a_double_click_sends_each_letter_once(app: Redrive, service: Serv
 
 
 async def test_the_audit_says_who_sent_a_letter(app: Redrive, service: Service) -> None:
-    """cases.md RD-01; a pending letter is recorded as reviewed by the same actor first."""
+    """Case RD-01; a pending letter is recorded as reviewed by the same actor first."""
     (m1,) = await put_letters(app, 1)
 
     await service.redrive(Selection(ids=(m1,)), actor="ann")
@@ -142,7 +142,7 @@ async def test_the_audit_says_who_sent_a_letter(app: Redrive, service: Service) 
 async def test_a_kill_around_a_send_loses_nothing_and_sends_nothing_twice(
     app: Redrive, service: Service, clock: FakeClock, how: str
 ) -> None:
-    """cases.md RD-02, F1 and F2: killed before the fourth is sent, and right after it was."""
+    """Case RD-02, F1 and F2: killed before the fourth is sent, and right after it was."""
     ids = await put_letters(app, 10)
     ledger = stumble(app, at=ids[3], how=how)
     with pytest.raises(KilledError):
@@ -193,7 +193,7 @@ class Refusing(Stumbling):
 
 
 async def test_a_refused_letter_stays_dead_and_the_others_go(app: Redrive, service: Service) -> None:
-    """cases.md RD-02, F3."""
+    """Case RD-02, F3."""
     ids = await put_letters(app, 10)
     ledger = Refusing(app.backend.ledger, at=ids[3], how="refuse")
     ledger._real_jobs = app.backend.jobs
@@ -224,7 +224,7 @@ class Vanishing(Stumbling):
 
 
 async def test_a_job_whose_target_is_gone_fails_and_resumes_once_it_is_back(app: Redrive, service: Service) -> None:
-    """cases.md RD-03: four moved, six dead, the job says why; after the resume all ten, none twice."""
+    """Case RD-03: four moved, six dead, the job says why; after the resume all ten, none twice."""
     ids = await put_letters(app, 10)
     ledger = Vanishing(app.backend.ledger, at=ids[4], how="gone")
     app._backend = replace(app.backend, ledger=ledger)
@@ -274,7 +274,7 @@ class Forgetful(Stumbling):
 
 
 async def test_an_answer_that_is_lost_sends_nothing_twice(app: Redrive, clock: FakeClock) -> None:
-    """cases.md RD-02, F4: the process goes on after the delete failed."""
+    """Case RD-02, F4: the process goes on after the delete failed."""
     ids = await put_letters(app, 10)
     app._backend = replace(app.backend, ledger=Forgetful(app.backend.ledger, at="", how=""))
 
@@ -286,7 +286,7 @@ async def test_an_answer_that_is_lost_sends_nothing_twice(app: Redrive, clock: F
 
 
 async def test_an_expiring_message_gets_a_new_life(app: Redrive, service: Service, clock: FakeClock) -> None:
-    """cases.md RD-05: by default no old deadline; with keep_ttl as long again as it had; the rest is unchanged."""
+    """Case RD-05: by default no old deadline; with keep_ttl as long again as it had; the rest is unchanged."""
     published = clock.now() - 120_000
     await app.backend.letters.put(
         [
@@ -304,7 +304,7 @@ async def test_an_expiring_message_gets_a_new_life(app: Redrive, service: Servic
 
 
 async def test_only_open_letters_go_unless_they_are_named(app: Redrive, service: Service, clock: FakeClock) -> None:
-    """cases.md RD-11: ten dead, four archived, one past its retention; a named one is refused until restored."""
+    """Case RD-11: ten dead, four archived, one past its retention; a named one is refused until restored."""
     archived = await put_letters(app, 4)
     await put_letters(app, 5, first=5)
     (expired,) = await put_letters(app, 1, first=10, expires_at=clock.now() - 1)
@@ -328,7 +328,7 @@ async def test_only_open_letters_go_unless_they_are_named(app: Redrive, service:
 async def test_pruning_takes_archived_letters_whose_time_is_over_and_no_open_one(
     app: Redrive, service: Service, clock: FakeClock
 ) -> None:
-    """cases.md RD-11, the last step."""
+    """Case RD-11, the last step."""
     expired = clock.now() - 1
     archived = await put_letters(app, 4, expires_at=expired)
     still_open = await put_letters(app, 5, first=5, expires_at=expired)
@@ -390,7 +390,7 @@ async def test_a_rate_is_kept(app: Redrive, service: Service, clock: FakeClock) 
 async def test_an_abort_holds_within_two_seconds_and_frees_the_rest(
     app: Redrive, service: Service, clock: FakeClock
 ) -> None:
-    """cases.md BR-04: stop works within 2 s."""
+    """Case BR-04: stop works within 2 s."""
     ids = await put_letters(app, 10)
     running = await start_slowly(service, rate_per_s=0.2)
     (job,) = await service.jobs()

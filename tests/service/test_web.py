@@ -61,7 +61,7 @@ def sample(body: str, series: str) -> float:
 
 
 async def test_metrics_show_what_lies_in_the_queues(app: Redrive, client: httpx.AsyncClient, clock: FakeClock) -> None:
-    """cases.md MA-03: the age grows although nothing happens."""
+    """Case MA-03: the age grows although nothing happens."""
     await put_letters(app, 3)
     await app.publish(QUEUE, {"n": 1})
     await app.publish(QUEUE, {"n": 2}, delay="1h")

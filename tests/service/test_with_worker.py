@@ -60,7 +60,7 @@ async def until_open_letters(service: Service, count: int) -> tuple[Letter, ...]
 
 
 async def test_a_redriven_message_starts_with_fresh_attempts(url: str) -> None:
-    """cases.md RD-04, variant 1: dead after five, then three failures and a success are four runs."""
+    """Case RD-04, variant 1: dead after five, then three failures and a success are four runs."""
     app, runs = Redrive("shop", url), []
     fails_left = [8]
 
@@ -82,7 +82,7 @@ async def test_a_redriven_message_starts_with_fresh_attempts(url: str) -> None:
 
 
 async def test_a_message_that_fails_again_is_a_new_letter_with_its_past(url: str) -> None:
-    """cases.md RD-04, variant 2: five and five runs, counts and the first failure carried over."""
+    """Case RD-04, variant 2: five and five runs, counts and the first failure carried over."""
     app, runs = Redrive("shop", url), []
 
     @app.consumer("orders", retry=Retry(max_attempts=5, backoff=QUICK))
@@ -107,7 +107,7 @@ async def test_a_message_that_fails_again_is_a_new_letter_with_its_past(url: str
 
 
 async def test_kept_attempts_leave_one_more_run(url: str) -> None:
-    """systems.md B, Trap: `--keep-attempts` continues the count."""
+    """`--keep-attempts` continues the count."""
     app, runs = Redrive("shop", url), []
 
     @app.consumer("orders", retry=Retry(max_attempts=3, backoff=QUICK))
@@ -129,7 +129,7 @@ async def test_kept_attempts_leave_one_more_run(url: str) -> None:
 
 @pytest.mark.parametrize("concurrency", [1, 100, 1_000])
 async def test_redriving_all_while_they_die_again_sends_each_once(url: str, concurrency: int) -> None:
-    """cases.md RD-06: exactly a hundred sends, the job ends by itself, and says that they came back."""
+    """Case RD-06: exactly a hundred sends, the job ends by itself, and says that they came back."""
     app, runs, told = Redrive("shop", url), [], []
     app.events.subscribe(lambda event: told.append(event) if event.name == "redrive.came_back" else None)
 
@@ -198,7 +198,7 @@ def traffic(now: int) -> list[Outgoing]:
 
 
 async def test_the_books_balance(url: str) -> None:
-    """cases.md MA-04: 200 messages that end in every way; taken = the sum of the ends, nothing in flight."""
+    """Case MA-04: 200 messages that end in every way; taken = the sum of the ends, nothing in flight."""
     app = Redrive("shop", url)
     metrics = Metrics()
     metrics.subscribe(app.events)

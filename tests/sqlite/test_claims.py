@@ -38,7 +38,7 @@ async def claim(claims: SqliteClaimStore, key: str = "m-1", *, lease_ms: int = 3
 
 
 def test_of_fifty_claims_from_five_processes_one_runs_and_the_rest_lose_nothing(path: Path) -> None:
-    """cases.md ID-01."""
+    """Case ID-01."""
     children = [start_child(path, "claim", str(CLAIMS_EACH)) for _ in range(PROCESSES)]
     assert {"ready"} == {read_line(child) for child in children}
 
@@ -62,7 +62,7 @@ def test_of_fifty_claims_from_five_processes_one_runs_and_the_rest_lose_nothing(
 async def test_a_crash_after_the_claim_blocks_the_key_only_until_the_lease_ends(
     claims: SqliteClaimStore, clock: FakeClock
 ) -> None:
-    """cases.md ID-03."""
+    """Case ID-03."""
     await claim(claims)
     await clock.advance(29 * SECOND)
     at_29_s = await claim(claims)
@@ -86,7 +86,7 @@ async def test_a_crash_after_the_claim_blocks_the_key_only_until_the_lease_ends(
 async def test_an_expired_record_is_as_good_as_none_and_its_time_is_a_whole_number(
     path: Path, claims: SqliteClaimStore, clock: FakeClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """cases.md ID-09, with the cleaner off and after it ran."""
+    """Case ID-09, with the cleaner off and after it ran."""
     monkeypatch.setenv("TZ", "America/Phoenix")
     for key, expires_at in (("old", clock.now() - SECOND), ("new", clock.now() + HOUR)):
         verdict = await claim(claims, key)
@@ -103,7 +103,7 @@ async def test_an_expired_record_is_as_good_as_none_and_its_time_is_a_whole_numb
 async def test_a_retry_a_redrive_and_a_new_send_do_not_look_like_duplicates(
     file: SqliteFile, ledger: SqliteLedger, clock: FakeClock
 ) -> None:
-    """cases.md ID-05."""
+    """Case ID-05."""
     letters, jobs = SqliteLetterStore(file), SqliteJobStore(file)
     await ledger.publish(many(3))
     retried, redriven, sent_again = await take(ledger)
@@ -142,7 +142,7 @@ async def test_a_retry_a_redrive_and_a_new_send_do_not_look_like_duplicates(
 async def test_the_work_of_a_dead_or_frozen_worker_is_found_while_another_runs(
     path: Path, live_ledger: SqliteLedger, live_file: SqliteFile
 ) -> None:
-    """cases.md SD-06, with a lease of two seconds."""
+    """Case SD-06, with a lease of two seconds."""
     await live_ledger.publish(many(2))
     dead, frozen = start_child(path, "hold"), start_child(path, "hold")
     assert ["ready", "1"] == [read_line(dead), read_line(dead)]

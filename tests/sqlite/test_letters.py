@@ -24,7 +24,7 @@ from redrive.testing.samples import job, letter
 from tests.sqlite.steps import rows, run
 
 LETTERS = int(os.environ.get("REDRIVE_TEST_LETTERS", "20000"))
-"""cases.md BR-04 asks for 1 000 000: set this to run it so."""
+"""Case BR-04 asks for 1 000 000: set this to run it so."""
 PAGE = 50
 PAGE_LIMIT_S = 1.0
 MEMORY_LIMIT_KB = 100 * 1_024

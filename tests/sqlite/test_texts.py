@@ -1,4 +1,4 @@
-"""Text that storage likes to spoil: NUL, lone surrogates, names that are nearly equal (cases.md PF-05, NM-01)."""
+"""Text that storage likes to spoil: NUL, lone surrogates, names that are nearly equal (case PF-05, NM-01)."""
 
 from __future__ import annotations
 

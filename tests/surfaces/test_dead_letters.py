@@ -78,7 +78,7 @@ async def test_filters_hold_together(cli: Cli, shop: Redrive) -> None:
 
 
 def test_the_same_clock_time_in_two_offsets_is_two_instants() -> None:
-    """cases.md BO-05."""
+    """Case BO-05."""
     from redrive.cli.options import parse_time
 
     summer = parse_time("2025-10-26T02:30:00+02:00", "--since")
@@ -101,7 +101,7 @@ async def test_one_letter_is_shown_with_everything(cli: Cli, shop: Redrive) -> N
 
 
 async def test_looking_changes_nothing(cli: Cli, shop: Redrive) -> None:
-    """cases.md BR-01."""
+    """Case BR-01."""
     ids = await put(shop, 5)
     before = [await shop.backend.letters.get(id_) for id_ in ids]
 
@@ -126,7 +126,7 @@ async def test_stats_name_the_problems(cli: Cli, shop: Redrive) -> None:
 
 
 async def test_a_terminal_does_not_obey_what_a_message_says(cli: Cli, shop: Redrive) -> None:
-    """cases.md BR-02, for terminals."""
+    """Case BR-02, for terminals."""
     await shop.backend.letters.put(
         [
             letter(
@@ -182,7 +182,7 @@ async def test_a_dry_run_tells_and_changes_nothing(cli: Cli, shop: Redrive) -> N
 
 
 async def test_a_limit_sends_the_oldest(cli: Cli, shop: Redrive) -> None:
-    """systems.md A, Replay: by the dead-letter queue's name, up to N."""
+    """By the dead-letter queue's name, up to N."""
     await put(shop, 3)
 
     shown = cli(
@@ -270,7 +270,7 @@ async def test_another_target_and_kept_attempts_are_options_of_the_job(cli: Cli,
 
 
 async def test_a_target_nobody_knows_fails_the_job_and_it_can_be_resumed(cli: Cli, shop: Redrive) -> None:
-    """cases.md RD-03."""
+    """Case RD-03."""
     await put(shop, 2)
 
     broken = cli("dlq", "redrive", "orders", "--to", "gone", "--yes", *APP, "--json")
@@ -305,7 +305,7 @@ async def test_letters_are_reviewed_closed_and_restored_with_who_and_why(cli: Cl
 
 
 async def test_an_archived_letter_is_refused_until_it_is_restored(cli: Cli, shop: Redrive) -> None:
-    """cases.md RD-11."""
+    """Case RD-11."""
     await put(shop, 1)
     cli("dlq", "close", "dl_0001", "--yes", *APP)
 

@@ -122,8 +122,7 @@ _SECONDS: Final = {"s": 1, "m": 60, "h": 3_600}
 def parse_time(text: str | None, name: str, *, now: UnixMs | None = None) -> UnixMs | None:
     """A time filter: a duration before now, or an RFC 3339 instant, which must carry an offset.
 
-    Raises `ConfigurationError`; a time without an offset is refused because it means another instant on every host
-    (cases.md BO-05).
+    Raises `ConfigurationError`; a time without an offset is refused because it means another instant on every host.
     """
     if text is None:
         return None

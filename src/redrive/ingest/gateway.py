@@ -10,7 +10,7 @@ record of its key are durable together. Failure by failure:
   still get in; the sender's repeat finds its key.
 - the client leaves: before its body is complete nothing happened; after that the work is finished unseen.
 
-Checks, in this order (systems.md A, Gateway): size 413, known source 404, rate 429, signature and time 401, body 400,
+Checks, in this order: size 413, known source 404, rate 429, signature and time 401, body 400,
 fields 422, then enqueue 409 and 503. Around them stand what is not a check of one webhook: another path is 404,
 another method 405, a body that does not arrive in time 408, more than `max_in_flight` requests at once 503 before any
 work is done. A body with a Content-Encoding other than `identity` is 415, before the signature: signatures hold for
@@ -54,7 +54,7 @@ from redrive.runtime.app import Redrive
 
 DEFAULT_MAX_BODY_BYTES: Final = 1024 * 1024
 DEFAULT_RATE: Final = Rate(count=1_000, per_ms=1_000)
-"""Requests per source (systems.md A, Gateway)."""
+"""Requests per source."""
 DEFAULT_TOLERANCE: Final = "300s"
 DEFAULT_MAX_IN_FLIGHT: Final = 1_000
 RETRY_AFTER_S: Final = 5

@@ -42,7 +42,7 @@ MAX_EVENT_ID_CHARS: Final = 255
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TimestampedHmac:
-    """HMAC-SHA256 of `"{timestamp}.{raw body}"` (systems.md A, Gateway).
+    """HMAC-SHA256 of `"{timestamp}.{raw body}"`.
 
     The signature is hex (either case) or base64 with padding, with or without `sha256=` in front.
     """

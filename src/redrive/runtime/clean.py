@@ -16,7 +16,7 @@ from typing import Any, Final
 
 MASK: Final = "***"
 MAX_TEXT_CHARS: Final = 4_000
-"""A logged text is cut here; an error text of 300 kB says nothing more (cases.md PF-06)."""
+"""A logged text is cut here; an error text of 300 kB says nothing more."""
 MAX_ITEMS: Final = 100
 MAX_DEPTH: Final = 6
 CUT_MARK: Final = "…"

@@ -1,4 +1,4 @@
-"""Label values stay bounded: the busiest few keep their own name, all others share one (cases.md MA-01).
+"""Label values stay bounded: the busiest few keep their own name, all others share one.
 
 A time series that appears for every tenant, host or error text kills the monitoring before the outage does. And a
 counter may never go down: so when a busier name takes the place of a quieter one, what the quieter one had counted
@@ -12,7 +12,7 @@ from typing import Final
 
 OTHER: Final = "other"
 NONE: Final = "-"
-"""Shown for a message without a tenant (product.md section 3, Fairness)."""
+"""Shown for a message without a tenant."""
 MAX_LABEL_CHARS: Final = 64
 WATCHED_PER_SLOT: Final = 16
 """How many names are counted for each that is shown, in order to find the busiest."""

@@ -1,6 +1,6 @@
 """Structured logs: one line per event, JSON for machines, coloured text for a person at a terminal.
 
-A line starts with `timestamp` (RFC 3339, UTC), `level`, `message` (a constant per event, systems.md E), `event` (its
+A line starts with `timestamp` (RFC 3339, UTC), `level`, `message` (a constant per event), `event` (its
 name) and `system` (the app), followed by the event's fields in the order of the table in `events.py`. No value is ever
 formatted into a text, so that every line can be searched by field. Secrets are masked. A field that cannot be shown
 is named by its class; a stream that cannot be written loses the line, never the delivery.

@@ -1,4 +1,4 @@
-"""Prometheus metrics: counts events, shows them in the text format. Names as in systems.md E where it has one.
+"""Prometheus metrics: counts events, shows them in the text format.
 
 One call per batch on the hot path, a dictionary entry and a bisect per delivery; nothing else happens before a
 scrape. `METRICS` is the table that docs and dashboards are made from. No message id, error text, worker or host name

@@ -9,7 +9,7 @@ killed at any point:
 - between batches: the lease ends, and whoever asks next (a worker's upkeep, `redrive dlq resume`) takes the job over.
 
 A person's abort is seen before every batch and at least every `CHECK_MS` while pacing. A letter that dies again while
-the job runs is a new letter, died after the job was created, and is never part of it (cases.md RD-06).
+the job runs is a new letter, died after the job was created, and is never part of it.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ STAGE_CHUNK: Final = 500
 SEND_BATCH: Final = 100
 LEASE_MS: Final[Millis] = 30_000
 CHECK_MS: Final[Millis] = 500
-"""A paced job looks for an abort this often; a person's stop holds within two seconds (cases.md BR-04)."""
+"""A paced job looks for an abort this often; a person's stop holds within two seconds."""
 STORE_TRIES: Final = 3
 STORE_PAUSE_MS: Final[Millis] = 500
 RETURN_WINDOW_MS: Final[Millis] = 60_000

@@ -25,7 +25,7 @@ Place = tuple[UnixMs, int]
 
 ORDER: Final = "dead_lettered_at, seq"
 NO_TENANT: Final = "-"
-"""A letter without a tenant counts as this one (product.md, Fairness)."""
+"""A letter without a tenant counts as this one."""
 
 
 @dataclass(slots=True)

@@ -27,7 +27,7 @@ HARD_BODIES: Final[dict[str, bytes]] = {
     "every byte": bytes(range(256)),
     "large": bytes(range(256)) * 1_200,
 }
-"""Bodies that come back byte for byte (cases.md PF-01, PF-05)."""
+"""Bodies that come back byte for byte."""
 
 HARD_HEADERS: Final[dict[str, HeaderValue]] = {
     "n": None,
@@ -51,7 +51,7 @@ HARD_HEADERS: Final[dict[str, HeaderValue]] = {
     "surrogate": "a\ud800b",
     "words": "naïve-Ω 😀 界",
 }
-"""Headers of every kind an AMQP table holds, and texts that storage likes to spoil (cases.md PF-03, PF-05)."""
+"""Headers of every kind an AMQP table holds, and texts that storage likes to spoil."""
 
 HARD_PROPERTIES: Final = Properties(
     type="order.created.v2",
@@ -67,12 +67,12 @@ HARD_PROPERTIES: Final = Properties(
     routing_key="order.created",
     exchange="shop",
 )
-"""Every property set (cases.md PF-02)."""
+"""Every property set."""
 
 HARD_NAMES: Final[tuple[str, ...]] = (
     "a/b", "a b", "a%2Fb", "q?x=1", "#top", "naïve-Ω", "😀", "x;y", "it's", 'a"b', "A", "a", " padded ", "%", "_",
 )  # fmt: skip
-"""Queue names and keys that are all different (cases.md NM-01)."""
+"""Queue names and keys that are all different."""
 
 
 def message(name: str = "m-1", **changes: Any) -> Message:
