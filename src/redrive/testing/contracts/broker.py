@@ -210,6 +210,7 @@ class BrokerContract(Contract):
         ])  # fmt: skip
 
         at_once = await self.take(broker)
+        await broker.settle([Settle(lease=received.lease, settlement=settlement.ACK) for received in at_once])
         await self.pass_time(clock, 1_000)
         after = await self.take(broker)
 

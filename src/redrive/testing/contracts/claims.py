@@ -139,13 +139,13 @@ class ClaimStoreContract(Contract):
 
     async def test_a_claim_whose_lease_ended_is_a_lost_start(self, claims: ClaimStore, clock: Clock) -> None:
         lost = await self.acquire(claims)
-        await self.pass_time(clock, self.lease_ms - 1)
-        just_before = await self.claim(claims, owner="w2")
-        await self.pass_time(clock, 1)
+        if isinstance(clock, FakeClock):
+            await clock.advance(self.lease_ms - 1)
+            assert isinstance(await self.claim(claims, owner="w2"), InProgress)
+        await self.pass_time(clock, 1 if isinstance(clock, FakeClock) else self.lease_ms)
 
         again = await self.acquire(claims)
 
-        assert not isinstance(clock, FakeClock) or isinstance(just_before, InProgress)
         assert 2 == again.attempts
         assert again.ref.token > lost.ref.token
 
