@@ -8,7 +8,14 @@ from bench.measure import Contender
 
 _HERE: Final = "bench.contenders"
 
-REDRIVE: Final = Contender(name="redrive", title="redrive embedded", module=f"{_HERE}.embedded", rate=8_000)
+REDRIVE: Final = Contender(name="redrive", title="redrive, in batches", module=f"{_HERE}.embedded", rate=8_000)
+CALLERS: Final = Contender(
+    name="redrive-callers",
+    title="redrive, 100 callers",
+    module=f"{_HERE}.embedded",
+    option="callers",
+    rate=6_000,
+)
 CEILING: Final = Contender(name="ceiling", title="ceiling: its SQL alone", module=f"{_HERE}.ceiling", rate=12_000)
 
 PEERS: Final = (
@@ -22,4 +29,4 @@ PEERS: Final = (
 )
 """None of them offers idempotency, retries with a policy, leases or dead letters: they do less for each message."""
 
-CONTENDERS: Final = {contender.name: contender for contender in (REDRIVE, CEILING, *PEERS)}
+CONTENDERS: Final = {contender.name: contender for contender in (REDRIVE, CALLERS, CEILING, *PEERS)}

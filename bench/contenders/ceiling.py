@@ -39,7 +39,8 @@ def run(place: Path, texts: list[str], _option: str) -> Run:
     """Record a run, then play it back."""
     empty, played = place / "empty.db", place / "played.db"
     with recorded() as connections:
-        asyncio.run(embedded.run_in(place / "recorded.db", texts, on_published=partial(_mark, connections)))
+        publish, mark = embedded.PUBLISH[""], partial(_mark, connections)
+        asyncio.run(embedded.run_in(place / "recorded.db", texts, publish=publish, on_published=mark))
     writer = max(connections, key=_commits)
     asyncio.run(embedded.make_file(empty))
     shutil.copy(empty, played)

@@ -1,12 +1,13 @@
 """redrive on its embedded broker, everything on: idempotency, retry policy, leases, events; fully durable.
 
-Publishing is what a web app does: 100 callers at once, each awaiting its own `publish`.
+Two ways to publish: in batches of 100 with `publish_many`, as a job or a page of webhooks does; or from 100 callers at
+once, each awaiting its own `publish`, as a web app does. A peer has no batches: it commits every message by itself.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any, Final
 
@@ -15,16 +16,20 @@ from bench.work import Tally
 from redrive import Redrive, Settings
 from redrive.core.idempotency import ClaimState
 
+BATCH: Final = 100
 CALLERS: Final = 100
+Publish = Callable[[Redrive, list[str]], Awaitable[None]]
 QUEUE: Final = "orders"
 
 
-def run(place: Path, texts: list[str], _option: str) -> Run:
-    """Publish every text under its own key, then let one worker consume them."""
-    return asyncio.run(run_in(place / "orders.db", texts))
+def run(place: Path, texts: list[str], option: str) -> Run:
+    """Publish every text under its own key, then let one worker consume them. `option` "callers": see above."""
+    return asyncio.run(run_in(place / "orders.db", texts, publish=PUBLISH[option]))
 
 
-async def run_in(file: Path, texts: list[str], *, on_published: Callable[[], None] = lambda: None) -> Run:
+async def run_in(
+    file: Path, texts: list[str], *, publish: Publish, on_published: Callable[[], None] = lambda: None
+) -> Run:
     """The same in a running loop; `on_published` is called between the two halves."""
     app = Redrive("bench", settings=Settings(broker=f"sqlite:///{file}", durability="full"))
     tally, done = Tally(), asyncio.Event()
@@ -66,8 +71,18 @@ async def make_file(file: Path) -> None:
         pass
 
 
-async def publish(app: Redrive, texts: list[str]) -> None:
-    """Send all texts as JSON from `CALLERS` tasks, each with an idempotency key of its own."""
+async def publish_in_batches(app: Redrive, texts: list[str]) -> None:
+    """Send all texts as JSON, each with an idempotency key of its own, `BATCH` in a call."""
+    for start in range(0, len(texts), BATCH):
+        batch = [
+            (text.encode(), {"idempotency_key": f"key-{number}"})
+            for number, text in enumerate(texts[start : start + BATCH], start)
+        ]
+        await app.publish_many(QUEUE, batch, content_type="application/json")
+
+
+async def publish_from_callers(app: Redrive, texts: list[str]) -> None:
+    """The same from `CALLERS` tasks, one message in a call."""
     numbered = iter(enumerate(texts))
 
     async def call() -> None:
@@ -75,6 +90,9 @@ async def publish(app: Redrive, texts: list[str]) -> None:
             await app.publish(QUEUE, text.encode(), idempotency_key=f"key-{number}", content_type="application/json")
 
     await asyncio.gather(*(call() for _ in range(CALLERS)))
+
+
+PUBLISH: Final[dict[str, Publish]] = {"": publish_in_batches, "callers": publish_from_callers}
 
 
 async def _check_settled(app: Redrive, count: int) -> None:
