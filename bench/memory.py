@@ -14,7 +14,9 @@ from typing import Any, Final
 from bench.measure import python, scratch
 from redrive import Redrive, Retry, RetryLater, Settings
 
-WARM_UP: Final = 5_000
+WARM_UP: Final = 30_000
+"""Enough to fill SQLite's page caches, which are bounded (16 MB a connection) and are not what is measured."""
+
 BATCH: Final = 1_000
 
 
