@@ -222,7 +222,6 @@ class Service:
         """Exactly what `redrive` would do with these letters now: what it sends where, what it skips and why."""
         options = JobOptions() if options is None else options
         now = self._app.clock.now()
-        now = self._app.clock.now()
         sends, skips = Counter[str](), Counter[str]()
         letters: list[LetterSummary] = []
         skipped: list[Skip] = []

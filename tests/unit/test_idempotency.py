@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from redrive.core import settlement
 from redrive.core.idempotency import (
     TRANSITIONS,
     Acquired,
@@ -19,16 +20,21 @@ from redrive.core.idempotency import (
     Duplicate,
     InProgress,
     claimed,
+    conflicts,
     ended,
     is_expired,
     judge,
     lease_end,
+    registered,
     renewed,
     reopened,
+    state_at,
 )
+from redrive.core.settlement import Reason
 
 S, E = ClaimState, ClaimEvent
 NOW = 1_000_000
+WHY = Reason(code="TEST", text="so it is")
 LEGAL = {
     (S.RECEIVED, E.CLAIM): S.PROCESSING,
     (S.RECEIVED, E.REOPEN): S.RECEIVED,
@@ -143,10 +149,45 @@ def test_a_redrive_reopens_dead_lettered_and_nothing_that_ran_or_runs(state: Cla
         assert after is None
 
 
-def test_a_redrive_that_keeps_attempts_goes_on_counting() -> None:
-    after = reopened(a_record(S.DEAD_LETTERED, attempts=5), now=NOW, keep_attempts=True)
+@pytest.mark.parametrize("state", list(ClaimState))
+def test_a_key_is_accepted_once_and_again_after_it_was_dead_lettered_or_forgotten(state: ClaimState) -> None:
+    known = replace(a_record(state, attempts=5), digest="old", expires_at=NOW + 1)
 
-    assert 6 == claim_of(after).attempts
+    again = registered(known, queue="orders", key="k", now=NOW, digest="new", expires_at=NOW + 9)
+    forgotten = registered(known, queue="orders", key="k", now=NOW + 1, digest="new")
+    new = registered(None, queue="orders", key="k", now=NOW)
+
+    if state is S.DEAD_LETTERED:
+        assert again is not None
+        assert (S.RECEIVED, 0, 1, "new", NOW + 9) == (
+            again.state, again.attempts, again.cycle, again.digest, again.expires_at,
+        )  # fmt: skip
+    else:
+        assert again is None
+    assert forgotten is not None
+    assert (S.RECEIVED, 0, 0, 7, "new") == (
+        forgotten.state, forgotten.attempts, forgotten.cycle, forgotten.token, forgotten.digest,
+    )  # fmt: skip
+    assert ClaimRecord(queue="orders", key="k", state=S.RECEIVED, updated_at=NOW) == new
+
+
+def test_another_body_under_a_key_shows_by_its_digest_only() -> None:
+    assert [False, True, False, False] == [
+        conflicts(*pair) for pair in (("a", "a"), ("a", "b"), ("a", None), (None, "b"))
+    ]
+
+
+@pytest.mark.parametrize(
+    ("end", "state"),
+    [
+        (settlement.ACK, S.PROCESSED),
+        (settlement.Retry(due_at=NOW, reason=WHY), S.FAILED),
+        (settlement.Requeue(due_at=NOW, reason=WHY), S.RECEIVED),
+        (settlement.DeadLetter(reason=WHY), S.DEAD_LETTERED),
+    ],
+)
+def test_a_claim_ends_as_its_delivery_does(end: settlement.Settlement, state: ClaimState) -> None:
+    assert state is state_at(end)
 
 
 @pytest.mark.parametrize("state", list(ClaimState))

@@ -18,8 +18,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from enum import StrEnum
-from typing import Final, TypeAlias
+from typing import Final, TypeAlias, assert_never
 
+from redrive.core import settlement
+from redrive.core.settlement import Settlement
 from redrive.core.units import Millis, UnixMs
 
 
@@ -149,6 +151,21 @@ def claimed(
     )
 
 
+def state_at(end: Settlement) -> ClaimState:
+    """The state in which a claim ends whose delivery ends so."""
+    match end:
+        case settlement.Ack():
+            return ClaimState.PROCESSED
+        case settlement.Retry():
+            return ClaimState.FAILED
+        case settlement.Requeue():
+            return ClaimState.RECEIVED
+        case settlement.DeadLetter():
+            return ClaimState.DEAD_LETTERED
+        case _ as never:
+            assert_never(never)
+
+
 _END_EVENTS: Final[dict[ClaimState, tuple[ClaimEvent, ...]]] = {
     ClaimState.PROCESSED: (ClaimEvent.SUCCEED,),
     ClaimState.FAILED: (ClaimEvent.FAIL,),
@@ -187,10 +204,33 @@ def ended(
     )
 
 
-def reopened(record: ClaimRecord, *, now: UnixMs, keep_attempts: bool = False) -> ClaimRecord | None:
+def registered(
+    record: ClaimRecord | None,
+    *,
+    queue: str,
+    key: str,
+    now: UnixMs,
+    digest: str | None = None,
+    expires_at: UnixMs | None = None,
+) -> ClaimRecord | None:
+    """The record once a gateway accepted this key; None where the key is known: a duplicate.
+
+    A dead-lettered key is no duplicate: the producer sent it anew, and a new cycle begins.
+    """
+    if record is None or is_expired(record, now):
+        token = 0 if record is None else record.token
+        after: ClaimRecord | None = ClaimRecord(
+            queue=queue, key=key, state=ClaimState.RECEIVED, token=token, updated_at=now
+        )
+    else:
+        after = reopened(record, now=now) if record.state is ClaimState.DEAD_LETTERED else None
+    return None if after is None else replace(after, digest=digest, expires_at=expires_at)
+
+
+def reopened(record: ClaimRecord, *, now: UnixMs) -> ClaimRecord | None:
     """The record after a redrive or a new send; None where its state does not allow it.
 
-    A new cycle, so the letter of the last one keeps its id. `keep_attempts`: the old count goes on.
+    A new cycle, so the letter of the last one keeps its id, and attempts start again.
     """
     after = TRANSITIONS[record.state].get(ClaimEvent.REOPEN)
     if after is None:
@@ -198,13 +238,18 @@ def reopened(record: ClaimRecord, *, now: UnixMs, keep_attempts: bool = False) -
     return replace(
         record,
         state=after,
-        attempts=record.attempts if keep_attempts else 0,
+        attempts=0,
         cycle=record.cycle + (record.state is ClaimState.DEAD_LETTERED),
         owner=None,
         lease_until=None,
         expires_at=None,
         updated_at=now,
     )
+
+
+def conflicts(known: str | None, given: str | None) -> bool:
+    """Whether these two digests of one key show two bodies; without a digest nothing is known to differ."""
+    return None not in (known, given) and known != given
 
 
 def renewed(record: ClaimRecord | None, *, token: int, lease_until: UnixMs) -> ClaimRecord | None:

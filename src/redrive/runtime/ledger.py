@@ -44,10 +44,10 @@ import json
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
-from typing import Final, assert_never
+from typing import Final
 
 from redrive.core import settlement, wire
-from redrive.core.idempotency import Acquired, ClaimRecord, ClaimRef, ClaimState, is_expired
+from redrive.core.idempotency import Acquired, ClaimRecord, ClaimRef, ClaimState, conflicts, is_expired, state_at
 from redrive.core.letters.letter import Letter, ReviewState
 from redrive.core.letters.selection import OPEN_STATES
 from redrive.core.message import HEADER_LETTER, Message
@@ -72,7 +72,7 @@ from redrive.core.ports import (
     Taken,
 )
 from redrive.core.redrive import ItemState, Job, refusal
-from redrive.core.settlement import Reason, Settlement
+from redrive.core.settlement import Reason
 from redrive.core.units import Millis
 from redrive.errors import InvalidMessageError, LeaseLostError, QueueNotFoundError, RedriveError, UnsupportedError
 
@@ -164,8 +164,7 @@ class OrderedLedger:
                     answers.append(None)
                     continue
                 seen[scope] = record.digest
-            differs = None not in (seen[scope], outgoing.digest) and seen[scope] != outgoing.digest
-            answers.append(Published(duplicate=True, conflict=differs))
+            answers.append(Published(duplicate=True, conflict=conflicts(seen[scope], outgoing.digest)))
         return answers
 
     async def _publish_and_register(self, fresh: Sequence[Outgoing]) -> list[Published]:
@@ -461,23 +460,9 @@ def _claim_end(end: End) -> ClaimEnd | None:
     ref = _ref(end.taken)
     if ref is None:
         return None
-    state = _claim_state(end.settlement)
+    state = state_at(end.settlement)
     is_terminal = state in (ClaimState.PROCESSED, ClaimState.DEAD_LETTERED)
     return ClaimEnd(ref=ref, state=state, expires_at=end.claim_expires_at if is_terminal else None)
-
-
-def _claim_state(end: Settlement) -> ClaimState:
-    match end:
-        case settlement.Ack():
-            return ClaimState.PROCESSED
-        case settlement.Retry():
-            return ClaimState.FAILED
-        case settlement.Requeue():
-            return ClaimState.RECEIVED
-        case settlement.DeadLetter():
-            return ClaimState.DEAD_LETTERED
-        case _ as never:
-            assert_never(never)
 
 
 def _dead_letter_copy(letter: Letter, *, limit_bytes: int) -> Outgoing:
