@@ -18,11 +18,11 @@ from redrive.brokers.sqlite import SqliteBroker
 from redrive.core import settlement
 from redrive.core.idempotency import Acquired, InProgress
 from redrive.core.letters.letter import letter_id
-from redrive.core.ports import End, Received, Taken
+from redrive.core.letters.selection import Selection
+from redrive.core.ports import End, Outgoing, Received, Taken
 from redrive.core.settlement import Reason, Settlement
 from redrive.runtime.ledger import OrderedLedger
-from redrive.sqlite import SqliteFile
-from redrive.sqlite.ledger import SqliteLedger
+from redrive.sqlite import SqliteFile, SqliteLedger, check
 from redrive.stores.memory import MemoryClaimStore, MemoryJobStore, MemoryLetterStore
 from redrive.stores.sqlite import SqliteClaimStore, SqliteJobStore, SqliteLetterStore
 from redrive.testing import FakeClock
@@ -30,20 +30,23 @@ from redrive.testing.contracts import LedgerParts
 from redrive.testing.samples import QUEUE, attempt, letter, outgoing
 
 LEASE_MS = 1_000
+FILE = "agree.db"
 WHY = Reason(code="TEST", text="drawn")
 KEYS = ("a", "b", "c")
-EXAMPLES = max(30, settings().max_examples // 4)
-"""A quarter of what the profile asks for: each makes a file."""
+EXAMPLES = max(60, settings().max_examples // 2)
+"""Half of what the profile asks for: each makes a file."""
 
 DELAYS = st.sampled_from([0, 1, 500, 999, 1_000, 3_000])
-PUBLISH = st.tuples(
-    st.just("publish"), st.sampled_from(KEYS), st.sampled_from([None, 0, 1, 5]), DELAYS, st.booleans(),
+SENT = st.tuples(
+    st.sampled_from([None, *KEYS]), st.sampled_from([None, 0, 1, 5]), DELAYS, st.booleans(),
     st.sampled_from([None, "d1", "d2"]),
 )  # fmt: skip
+PUBLISH = st.tuples(st.just("publish"), st.lists(SENT, min_size=1, max_size=3))
 TAKE = st.tuples(st.just("take"), st.integers(1, 4), st.sampled_from(["w1", "w2"]))
-COMMIT = st.tuples(
-    st.just("commit"), st.integers(0, 9), st.sampled_from(["ack", "retry", "requeue", "dead"]), DELAYS, st.booleans()
+ENDS = st.tuples(
+    st.integers(0, 9), st.sampled_from(["ack", "retry", "rewritten", "requeue", "dead"]), DELAYS, st.booleans()
 )
+COMMIT = st.tuples(st.just("commit"), st.lists(ENDS, min_size=1, max_size=3))
 RENEW = st.tuples(st.just("renew"), st.integers(0, 9))
 ADVANCE = st.tuples(st.just("advance"), DELAYS)
 STEPS = st.lists(st.one_of(PUBLISH, TAKE, TAKE, COMMIT, COMMIT, RENEW, ADVANCE), max_size=40)
@@ -76,6 +79,7 @@ async def _compare(steps: list[tuple[Any, ...]]) -> None:
             assert answers[0] == answers[1], f"step {number}: {step}"
             seen = [await _seen(side) for side in (plain, embedded)]
             assert seen[0] == seen[1], f"after step {number}: {step}"
+        assert () == check(Path(folder) / FILE).problems
 
 
 def _in_memory() -> Side:
@@ -89,7 +93,7 @@ def _in_memory() -> Side:
 
 def _embedded(folder: Path) -> Side:
     clock = FakeClock()
-    file = SqliteFile(folder / "agree.db", clock=clock, durability="normal")
+    file = SqliteFile(folder / FILE, clock=clock, durability="normal")
     parts = LedgerParts(
         ledger=SqliteLedger(file),
         broker=SqliteBroker(file),
@@ -103,20 +107,21 @@ def _embedded(folder: Path) -> Side:
 async def _carry_out(side: Side, step: tuple[Any, ...]) -> object:
     ledger, clock = side.parts.ledger, side.clock
     match step:
-        case ("publish", key, priority, delay_ms, once, digest):
-            due_at = clock.now() + delay_ms if delay_ms else None
-            sent = outgoing(key, priority=priority, due_at=due_at)
-            return await ledger.publish([replace(sent, once=once, digest=digest)])
+        case ("publish", messages):
+            return await ledger.publish([_sent(each, clock.now()) for each in messages])
         case ("take", limit, worker):
             taken = await ledger.take(QUEUE, limit=limit, lease_ms=LEASE_MS, worker=worker, wait_ms=0, claims=True)
             side.taken.extend(taken)
             return [_shown(found) for found in taken]
-        case ("commit", which, kind, delay_ms, with_entry) if side.taken:
-            chosen = side.taken[which % len(side.taken)]
-            answers = await ledger.commit([_end(chosen, kind, clock.now() + delay_ms, with_entry=with_entry)])
-            if answers == [True]:
-                # Told so, nobody commits again; repeated unanswered, the stepwise ledger says True once more.
-                side.taken.remove(chosen)
+        case ("commit", ends) if side.taken:
+            chosen = {which % len(side.taken): rest for which, *rest in ends}
+            taken = [side.taken[place] for place in chosen]
+            answers = await ledger.commit(
+                [_end(each, rest, clock.now()) for each, rest in zip(taken, chosen.values(), strict=True)]
+            )
+            # Told so, nobody commits again; repeated unanswered, the stepwise ledger says True once more.
+            ended = {id(each) for each, answer in zip(taken, answers, strict=True) if answer}
+            side.taken[:] = [each for each in side.taken if id(each) not in ended]
             return answers
         case ("renew", which) if side.taken:
             return ledger.renew([side.taken[which % len(side.taken)]], lease_ms=LEASE_MS)
@@ -125,20 +130,31 @@ async def _carry_out(side: Side, step: tuple[Any, ...]) -> object:
     return None
 
 
-def _end(taken: Taken, kind: str, due_at: int, *, with_entry: bool) -> End:
+def _sent(drawn: tuple[str | None, int | None, int, bool, str | None], now: int) -> Outgoing:
+    key, priority, delay_ms, once, digest = drawn
+    sent = outgoing(key or "loose", key=key, priority=priority, due_at=now + delay_ms if delay_ms else None)
+    return replace(sent, once=once, digest=digest)
+
+
+def _end(taken: Taken, drawn: Sequence[Any], now: int) -> End:
+    kind, delay_ms, with_entry = drawn
+    due_at = now + delay_ms
     ends: dict[str, Settlement] = {
         "ack": settlement.ACK,
         "retry": settlement.Retry(due_at=due_at, reason=WHY),
+        "rewritten": settlement.Retry(due_at=due_at, reason=WHY, body=b"rewritten"),
         "requeue": settlement.Requeue(due_at=due_at, reason=WHY),
         "dead": settlement.DeadLetter(reason=WHY),
     }
     message = taken.received.message
+    is_claimed = isinstance(taken.verdict, Acquired)
     cycle = taken.verdict.cycle if isinstance(taken.verdict, Acquired) else 0
-    dead = letter_id(QUEUE, key=message.key, cycle=cycle, message_id=message.id, position="")
+    position = "" if is_claimed else taken.received.position
+    dead = letter_id(QUEUE, key=message.key, cycle=cycle, message_id=message.id, position=position)
     return End(
         taken=taken,
         settlement=ends[kind],
-        entry=attempt() if with_entry and kind == "retry" else None,
+        entry=attempt() if with_entry and kind in ("retry", "rewritten") else None,
         letter=letter(dead, message=message) if kind == "dead" else None,
     )
 
@@ -156,7 +172,11 @@ def _shown(taken: Taken) -> object:
 def _received(received: Received) -> Sequence[object]:
     # The number of an interrupted start is left out: a broker that knows no claims has only its own count.
     history = [(entry.outcome, entry.worker, entry.at) for entry in received.history]
-    return (received.message.id, received.starts, received.redelivered, received.lease_until, history)
+    message = received.message
+    return (
+        message.id, message.body, message.original_body, received.starts, received.redelivered, received.lease_until,
+        history,
+    )  # fmt: skip
 
 
 async def _seen(side: Side) -> object:
@@ -171,4 +191,4 @@ async def _seen(side: Side) -> object:
         for cycle in range(4)
         if await parts.letters.get(letter_id(QUEUE, key=key, cycle=cycle, message_id=key, position="")) is not None
     ]
-    return depths, waiting, records, dead
+    return depths, waiting, records, dead, (await parts.letters.stats(Selection())).total
