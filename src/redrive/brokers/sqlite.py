@@ -46,12 +46,12 @@ class SqliteBroker:
         if limit <= 0:
             return []
 
-        def step(tx: Tx) -> list[Received]:
-            return messages.lease(
-                tx, messages.look(tx, queue, limit=limit, with_claims=False), lease_ms=lease_ms, worker=worker
-            )
+        def step(tx: Tx) -> messages.Leased | None:
+            head = messages.look(tx, queue, limit=limit, with_claims=False)
+            return messages.lease(tx, head, lease_ms=lease_ms, worker=worker)
 
-        return await receive(self._file, queue, step=step, hand_back=_hand_back, wait_ms=wait_ms)
+        values = messages.Leased.received
+        return await receive(self._file, queue, step=step, values=values, hand_back=_hand_back, wait_ms=wait_ms)
 
     async def settle(self, batch: Sequence[Settle]) -> list[bool]:
         """See `Broker.settle`; one commit for the batch."""

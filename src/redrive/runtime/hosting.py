@@ -14,6 +14,7 @@ A process started by `redrive.runtime.supervisor` also drains when its parent is
 from __future__ import annotations
 
 import asyncio
+import gc
 import os
 import signal
 import sys
@@ -39,6 +40,12 @@ THREADS_S: Final = 0.3
 ECHO_S: Final = 0.1
 """The same wish told twice: `timeout`, and runners that pass a Ctrl-C on to a child that got it too."""
 
+GARBAGE_YOUNG: Final = 10_000
+"""Objects made since the last collection before the next: a few batches, whose own objects die without a collector."""
+
+GARBAGE_STEPS: Final = (20, 50)
+"""Collections of the young before one of the middle, of the middle before one of all."""
+
 _SIGNALS: Final = (signal.SIGTERM, signal.SIGINT)
 _FAILED: Final = 1
 
@@ -57,6 +64,7 @@ def host_process(
     What `run` raises passes through. Call it in the main thread. Where threads are left over that do not end, the
     process ends here, with the exit code it would have returned.
     """
+    spare_the_collector()
     loop = asyncio.new_event_loop()
     asyncio.set_event_loop(loop)
     signals = _Signals(loop, stop, last_resort)
@@ -74,6 +82,17 @@ def host_process(
     if signals.count:
         _leave_if_stuck(0)
     return 0
+
+
+def spare_the_collector() -> None:
+    """Keep the cyclic collector from walking what lives as long as the process, again and again.
+
+    Modules and the app are set aside for good; a batch in hand is thousands of objects that are no cycles, so the
+    young are looked at less often (measured: a fifth of the time of a small handler). Only for a process of our own.
+    """
+    gc.collect()
+    gc.freeze()
+    gc.set_threshold(GARBAGE_YOUNG, *GARBAGE_STEPS)
 
 
 def _complete(loop: asyncio.AbstractEventLoop, task: asyncio.Task[None]) -> None:

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from itertools import repeat
 from typing import Final, assert_never
 
 from redrive.core import settlement
-from redrive.core.idempotency import Acquired, ClaimState
+from redrive.core.idempotency import Acquired, ClaimState, Verdict
 from redrive.core.ports import (
     End,
     Features,
@@ -72,9 +73,9 @@ class SqliteLedger:
         """See `Ledger.take`."""
         if limit <= 0:
             return []
-        step: Callable[[Tx], list[Taken]]
+        step: Callable[[Tx], _Rows | None]
         step = lambda tx: _take(tx, queue, limit=limit, lease_ms=lease_ms, worker=worker, with_claims=claims)  # noqa: E731
-        return await receive(self.file, queue, step=step, hand_back=_hand_back, wait_ms=wait_ms)
+        return await receive(self.file, queue, step=step, values=_taken, hand_back=_hand_back, wait_ms=wait_ms)
 
     async def commit(self, batch: Sequence[End]) -> list[bool]:
         """See `Ledger.commit`."""
@@ -121,16 +122,24 @@ def publish_once(tx: Tx, batch: Sequence[Outgoing]) -> list[Published]:
     return answers
 
 
-def _take(tx: Tx, name: str, *, limit: int, lease_ms: Millis, worker: str, with_claims: bool) -> list[Taken]:
+_Rows = tuple[queue.Leased, "list[Verdict | None] | None"]
+"""What was leased, and the verdict on each key; None where claims play no part."""
+
+
+def _take(tx: Tx, name: str, *, limit: int, lease_ms: Millis, worker: str, with_claims: bool) -> _Rows | None:
     head = queue.look(tx, name, limit=limit, with_claims=with_claims)
-    if not head.rows:
-        return []
-    if not with_claims:
-        received = queue.lease(tx, head, lease_ms=lease_ms, worker=worker)
-        return [Taken(received=each, verdict=None) for each in received]
-    verdicts, held = claims.claim_head(tx, head, lease_ms=lease_ms, worker=worker)
-    received = queue.lease(tx, head, lease_ms=lease_ms, worker=worker, held=held)
-    return [Taken(received=each, verdict=verdict) for each, verdict in zip(received, verdicts, strict=True)]
+    verdicts, held = None, None
+    if with_claims and head.rows:
+        verdicts, held = claims.claim_head(tx, head, lease_ms=lease_ms, worker=worker)
+    leased = queue.lease(tx, head, lease_ms=lease_ms, worker=worker, held=held)
+    return None if leased is None else (leased, verdicts)
+
+
+def _taken(rows: _Rows) -> list[Taken]:
+    leased, verdicts = rows
+    received = leased.received()
+    told = repeat(None) if verdicts is None else verdicts
+    return [Taken(received=each, verdict=verdict) for each, verdict in zip(received, told, strict=False)]
 
 
 def _hand_back(tx: Tx, taken: Sequence[Taken]) -> None:

@@ -104,6 +104,20 @@ class Head:
     rows: list[tuple[Any, ...]]
 
 
+@dataclass(frozen=True, slots=True)
+class Leased:
+    """What was just leased, still as rows: whoever waits for it makes the values, while the writer goes on."""
+
+    head: Head
+    until: UnixMs
+    histories: dict[int, tuple[Attempt, ...]]
+
+    def received(self) -> list[Received]:
+        """The deliveries, in order of hand-over."""
+        queue, until, histories = self.head.queue, self.until, self.histories
+        return [_received(queue, row, until=until, history=histories.get(row[0], ())) for row in self.head.rows]
+
+
 def next_at(connection: sqlite3.Connection, queue: str) -> UnixMs | None:
     """When the next message of this queue can be handed out: 0 is now, None never by itself."""
     queue_id = find_queue(connection, queue)
@@ -143,10 +157,13 @@ def _rescue(tx: Tx, queue_id: int, *, limit: int) -> None:
 
 def lease(
     tx: Tx, head: Head, *, lease_ms: Millis, worker: str, held: Sequence[tuple[int, int | None]] | None = None
-) -> list[Received]:
-    """Lease every message of the head. `held`: (attempt, claim id) of each; None where claims play no part."""
+) -> Leased | None:
+    """Lease every message of the head. `held`: (attempt, claim id) of each; None where claims play no part.
+
+    Answers None where there is none.
+    """
     if not head.rows:
-        return []
+        return None
     until = tx.now + lease_ms
     holder = clean(worker)
     leased = []
@@ -157,8 +174,7 @@ def lease(
         leased.append((seq, head.queue_id, priority, due_at, *counts, claim_id, tx.now, until, holder))
     insert_rows(tx.connection, sql.INSERT_LEASED, leased)
     tx.execute(sql.DELETE_READY_UP_TO, (head.queue_id, *head.rows[-1][1:3], head.rows[-1][0]))
-    histories = _histories(tx, [row[0] for row in head.rows if row[5]])
-    return [_received(head.queue, row, until=until, history=histories.get(row[0], ())) for row in head.rows]
+    return Leased(head, until, _histories(tx, [row[0] for row in head.rows if row[5]]))
 
 
 def _received(queue: str, row: tuple[Any, ...], *, until: UnixMs, history: tuple[Attempt, ...]) -> Received:

@@ -7,23 +7,27 @@ may then wait milliseconds for it, so a batch is one statement with many rows, n
 
 from __future__ import annotations
 
-import json
 import sqlite3
 from collections.abc import Iterable, Sequence
 from functools import cache
 from itertools import chain
 from typing import Any, Final
 
+import msgspec
+
 ROWS_PER_STEP: Final = 256
 """Most rows in one INSERT. Statements are made for powers of two, so that few of them stay prepared; a batch between
 two of them is filled up with rows of NULL that a LIMIT cuts off again: one step is worth more than a few bindings.
 """
 
+_NUMBERS: Final = msgspec.json.Encoder()
+
 MAX_VARIABLES: Final = 32_766
 """SQLite's default limit of `?` in one statement (sqlite.org/limits.html)."""
 
-numbers: Final = json.JSONEncoder(separators=(",", ":"), allow_nan=False).encode
-"""Whole numbers, or lists of them, for `json_each(?)`. No text: JSON of SQLite cuts at a NUL."""
+def numbers(values: Sequence[Any]) -> str:
+    """Whole numbers, or lists of them, for `json_each(?)`. No text: JSON of SQLite cuts at a NUL."""
+    return _NUMBERS.encode(values).decode()
 
 
 def insert_rows(connection: sqlite3.Connection, head: str, rows: Sequence[Sequence[Any]]) -> int:
