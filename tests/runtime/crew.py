@@ -106,6 +106,16 @@ def _bomb(app: Redrive, journal: Path) -> None:
         note(journal, end=order["n"], pid=os.getpid(), attempt=delivery.attempt)
 
 
+def _one_sided(app: Redrive, journal: Path) -> None:
+    """Fails for who is called A."""
+
+    @app.consumer("orders", retry=Retry(max_attempts=3, backoff=Fixed("500ms")), lease="1s")
+    async def handle(order: dict[str, Any], delivery: Delivery) -> None:
+        note(journal, who=delivery.headers["who"], attempt=delivery.attempt)
+        if delivery.headers["who"] == "A":
+            raise ConnectionError("A always fails")
+
+
 def _bank(app: Redrive, journal: Path) -> None:
     @app.consumer("orders", retry=Retry(max_attempts=50, backoff=Fixed("1ms")), lease="1s")
     async def handle(order: dict[str, Any], delivery: Delivery) -> None:
@@ -120,6 +130,7 @@ _APPS = {
     "thread-sleeper": _thread_sleeper,
     "loop-blocker": _loop_blocker,
     "bomb": _bomb,
+    "one-sided": _one_sided,
     "bank": _bank,
 }
 

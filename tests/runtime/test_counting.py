@@ -1,12 +1,16 @@
-"""How often a handler runs, and what becomes of the message then (case RC-02, RC-04, RC-08, ID-05)."""
+"""How often a handler runs, and what becomes of the message then (case RC-02, RC-04, RC-08, ID-05, ID-07)."""
 
 from __future__ import annotations
 
+from collections import Counter
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
 from redrive import ConfigurationError, Delivery, Fixed, Redrive, Retry
+from redrive.core.ports import Received
+from redrive.runtime.ledger import OrderedLedger
 from tests.runtime.stage import Told, depth, letters, quiet, redrive_all, working
 
 AT_ONCE = Fixed("1ms")
@@ -44,6 +48,56 @@ def test_a_number_of_attempts_that_is_none_is_refused_before_anything_is_consume
 
 def test_a_number_of_attempts_as_text_is_that_number() -> None:
     assert Retry(max_attempts="3").max_attempts == 3  # type: ignore[arg-type]
+
+
+class SaysOneForEver:
+    """A broker that counts nothing itself, and that claims one rejection on every copy after the first."""
+
+    def __init__(self, broker: Any) -> None:
+        self._broker = broker
+        self._seen: Counter[str] = Counter()
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._broker, name)
+
+    async def receive(self, queue: str, **arguments: Any) -> list[Received]:
+        return [self._stamped(each) for each in await self._broker.receive(queue, **arguments)]
+
+    def _stamped(self, received: Received) -> Received:
+        message = received.message
+        self._seen[message.id] += 1
+        if self._seen[message.id] > 1:
+            death = {"queue": "orders", "reason": "rejected", "count": 1}
+            message = replace(message, headers={**message.headers, "x-death": [death]})
+        return replace(received, message=message, starts=None, history=())
+
+
+async def test_a_broker_that_says_one_for_ever_does_not_make_a_message_immortal() -> None:
+    app = Redrive("shop", broker="memory://")
+    runs: list[int] = []
+
+    @app.consumer("orders", retry=Retry(max_attempts=3, backoff=AT_ONCE))
+    async def handle(order: dict[str, Any], delivery: Delivery) -> None:
+        runs.append(delivery.attempt)
+        raise ConnectionError("always")
+
+    told = Told(app)
+    async with app:
+        kept = app.backend
+        ledger = OrderedLedger(
+            broker=SaysOneForEver(kept.broker), claims=kept.claims, letters=kept.letters, jobs=kept.jobs,
+            clock=app.clock,
+        )  # fmt: skip
+        object.__setattr__(kept, "ledger", ledger)
+        async with working(app):
+            await app.publish("orders", {"n": 1}, message_id="m-1")
+            await told.until("delivery.dead_lettered")
+
+            (letter,) = await letters(app)
+            assert [1, 2, 3] == runs
+            assert letter.attempt_count == 3
+            assert await depth(app, "orders") == 0
+            assert await depth(app, "orders.dead") == 1
 
 
 async def test_messages_without_an_id_are_counted_each_for_itself(app: Redrive) -> None:
@@ -169,4 +223,5 @@ async def test_messages_without_a_usable_key_are_all_handled(app: Redrive) -> No
         await quiet(app, told, "orders")
 
     assert [0, 1, 2, 3, 4] == sorted(handled)
+    assert 4 == sum(fields["without_key"] for fields in told.named("deliveries.taken"))
     assert ["None"] == [fields["key"] for fields in told.named("delivery.duplicate")]

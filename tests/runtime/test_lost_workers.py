@@ -1,4 +1,4 @@
-"""Workers that die (case RC-06, SD-06), and messages that kill them."""
+"""Workers that die (case RC-04, RC-06, SD-06), and messages that kill them."""
 
 from __future__ import annotations
 
@@ -56,6 +56,29 @@ async def test_work_of_a_killed_worker_is_taken_up_by_one_that_lives(fleet: Flee
         assert [] == await letters(app)
         second.send_signal(signal.SIGTERM)
         assert fleet.stopped(second) == 0
+
+
+async def test_messages_without_an_id_keep_their_counts_when_every_worker_is_killed(fleet: Fleet) -> None:
+    async with fleet.app() as app:
+        first = [fleet.start("one-sided") for _ in range(2)]
+        for who in "AB":
+            await app.publish("orders", {"n": 1}, headers={"who": who})
+        fleet.until(lambda: len(fleet.lines(event="delivery.retry_scheduled")) == 2, what="A failed twice")
+        for worker in first:
+            worker.kill()
+            fleet.stopped(worker)
+
+        second = [fleet.start("one-sided") for _ in range(2)]
+        fleet.until(lambda: fleet.lines(event="delivery.dead_lettered"), what="A is dead")
+
+        (letter,) = await letters(app)
+        assert ("A", 3) == (letter.message.headers["who"], letter.attempt_count)
+        assert [1, 2, 3] == [line["attempt"] for line in fleet.lines(who="A")]
+        assert [1] == [line["attempt"] for line in fleet.lines(who="B")]
+        assert await depth(app, "orders") == 0
+        for worker in second:
+            worker.send_signal(signal.SIGTERM)
+            assert fleet.stopped(worker) == 0
 
 
 async def test_the_neighbours_of_a_killed_worker_are_not_held_up_by_other_idle_consumers(app: Redrive) -> None:

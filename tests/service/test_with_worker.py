@@ -12,13 +12,14 @@ from typing import Any
 
 import pytest
 
-from redrive import DeadLetter, Delivery, Fixed, Redrive, Retry
+from redrive import DeadLetter, Delivery, Exponential, Fixed, Redrive, Retry
 from redrive.core.letters.letter import Letter
 from redrive.core.letters.selection import OPEN_STATES, Selection
 from redrive.core.ports import Outgoing
 from redrive.core.redrive import JobOptions
 from redrive.runtime.metrics import Metrics
 from redrive.service import Service
+from redrive.testing import FakeClock
 from redrive.testing.samples import message
 from tests.service.test_metrics import scrape, total
 
@@ -82,10 +83,10 @@ async def test_a_redriven_message_starts_with_fresh_attempts(url: str) -> None:
 
 
 async def test_a_message_that_fails_again_is_a_new_letter_with_its_past(url: str) -> None:
-    """Case RD-04, variant 2: five and five runs, counts and the first failure carried over."""
+    """Case RD-04, variant 2: five and five runs, counts and the first failure carried over, delays from the start."""
     app, runs = Redrive("shop", url), []
 
-    @app.consumer("orders", retry=Retry(max_attempts=5, backoff=QUICK))
+    @app.consumer("orders", retry=Retry(max_attempts=5, backoff=Exponential("5ms", factor=2)))
     async def charge(order: dict, delivery: Delivery) -> None:
         runs.append(delivery.attempt)
         raise ConnectionError("refused")
@@ -104,6 +105,7 @@ async def test_a_message_that_fails_again_is_a_new_letter_with_its_past(url: str
     assert 1 == len({dead.first_failed_at for dead in letters})
     assert [None, letters[0].id, letters[1].id] == [dead.previous for dead in letters]
     assert [5, 5, 5] == [dead.attempt_count for dead in letters]
+    assert [[5, 10, 20, 40, None]] * 3 == [[entry.next_delay_ms for entry in dead.history] for dead in letters]
 
 
 async def test_kept_attempts_leave_one_more_run(url: str) -> None:
@@ -173,6 +175,42 @@ async def test_a_success_closes_the_letter(url: str) -> None:
                 await asyncio.sleep(0.005)  # sleep: the worker works in between
 
     assert ["reviewed", "replayed", "closed"] == [entry.action for entry in view.audit]
+
+
+async def test_a_redriven_copy_does_not_die_of_its_old_deadline_unless_it_is_kept(url: str) -> None:
+    """Case RD-05: dead of its lifetime while nobody worked; what fails afterwards shows the new reason only."""
+    clock = FakeClock()
+    app, told = Redrive("shop", url, clock=clock), []
+    app.events.subscribe(lambda event: told.append(event) if event.name == "delivery.dead_lettered" else None)
+
+    @app.consumer("orders", retry=Retry(max_attempts=1))
+    async def charge(order: dict) -> None:
+        raise ConnectionRefusedError("refused")
+
+    async with app:
+        service = Service(app)
+        for name in ("default", "kept"):
+            await app.publish("orders", {"n": 1}, message_id=name, ttl="60s", priority=7, correlation_id="c-1")
+        await clock.advance(60_000)
+        async with working(app):
+            await until(lambda: len(told) == 2)
+        first = {dead.message.id: dead for dead in await until_open_letters(service, 2)}
+
+        await service.redrive(Selection(ids=(first["default"].id,)), actor="ann")
+        await service.redrive(Selection(ids=(first["kept"].id,)), JobOptions(keep_ttl=True), actor="ann")
+        await clock.advance(120_000)
+        (waiting,) = [found for found in await service.queues() if found.queue == "orders"]
+        async with working(app):
+            await until(lambda: len(told) == 4)
+        second = {dead.message.id: dead for dead in await until_open_letters(service, 2)}
+
+    assert {"EXPIRED"} == {dead.reason.code for dead in first.values()}
+    assert 2 == waiting.ready
+    assert {"default": "ECONNREFUSED_EXHAUSTED", "kept": "EXPIRED"} == {
+        name: dead.reason.code for name, dead in second.items()
+    }
+    assert {name: dead.id for name, dead in first.items()} == {name: dead.previous for name, dead in second.items()}
+    assert {(7, "c-1")} == {(dead.message.priority, dead.message.properties.correlation_id) for dead in second.values()}
 
 
 KINDS = 10
