@@ -1,17 +1,21 @@
-"""The broker or store is away: consuming pauses, nothing spins, nothing is lost."""
+"""The broker or store is away: consuming pauses, nothing spins, nothing is lost (case DS-02, DS-03, DS-05)."""
 
 from __future__ import annotations
 
 import asyncio
+import sqlite3
+import time
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 import pytest
 
-from redrive import Redrive
+from redrive import DeadLetter, Redrive
 from redrive.core.ports import End, Taken
 from redrive.errors import BrokerUnavailableError
-from redrive.testing import FakeClock
+from redrive.runtime.ledger import OrderedLedger
+from redrive.testing import FakeClock, FaultyBroker
 from tests.runtime.stage import Told, depth, letters, working
 
 
@@ -132,3 +136,60 @@ async def test_one_end_the_store_cannot_hold_does_not_keep_the_others_from_endin
 
         assert ["m-1"] == [fields["message_id"] for fields in told.named("delivery.unsettled")]
         assert await depth(app, "orders") == 1
+
+
+async def test_a_dead_letter_that_has_nowhere_to_go_keeps_its_message_and_is_tried_without_haste() -> None:
+    clock = FakeClock()
+    app = Redrive("shop", broker="memory://", clock=clock)
+
+    @app.consumer("orders")
+    async def handle(order: dict[str, Any]) -> None:
+        raise DeadLetter("no")
+
+    told = Told(app)
+    async with app:
+        kept = app.backend
+        faulty = FaultyBroker(kept.broker)
+        faulty.refuse(lambda sent: sent.queue == "orders.dead")
+        ledger = OrderedLedger(
+            broker=faulty, claims=kept.claims, letters=kept.letters, jobs=kept.jobs, clock=clock
+        )  # fmt: skip
+        object.__setattr__(kept, "ledger", ledger)
+        await app.publish("orders", {"n": 1}, message_id="m-1")
+        worker = app.worker()
+        running = asyncio.create_task(worker.run())
+        await clock.advance(60_000)
+        tries = told.count("consumer.paused")
+        assert (1, 0) == (await depth(app, "orders"), await depth(app, "orders.dead"))
+        assert not worker.is_ready
+
+        faulty.refuse(lambda _: False)
+        await clock.run_until(lambda: told.count("delivery.dead_lettered") == 1, limit_ms=60_000)
+        assert (0, 1) == (await depth(app, "orders"), await depth(app, "orders.dead"))
+        assert 1 == len(await letters(app))
+        assert 3 <= tries < 60
+        worker.stop()
+        await clock.run_until(running.done)
+
+
+async def test_publishing_to_a_file_that_is_held_fails_in_time_and_its_repeat_leaves_each_message_once(
+    tmp_path: Path,
+) -> None:
+    app = Redrive("shop", broker=f"sqlite:////{tmp_path}/app.db", settings={"lock_timeout": "100ms"})
+    names = [f"p{number}" for number in range(1, 11)]
+    async with app:
+        holder = sqlite3.connect(tmp_path / "app.db", isolation_level=None)
+        holder.execute("BEGIN IMMEDIATE")
+        longest_s = 0.0
+        for name in names:
+            begun = time.monotonic()
+            with pytest.raises(BrokerUnavailableError):
+                await app.publish("orders", {}, message_id=name)
+            longest_s = max(longest_s, time.monotonic() - begun)
+        holder.close()
+
+        for name in names:
+            await app.publish("orders", {}, message_id=name)
+
+        assert names == [message.id for message in await app.backend.broker.peek("orders", limit=100)]
+        assert longest_s < 2.0

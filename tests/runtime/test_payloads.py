@@ -1,4 +1,4 @@
-"""What a handler is given, and what happens to bodies it cannot be given (case PF-01, PF-02, PF-05, PF-06)."""
+"""What a handler is given, and what happens to bodies it cannot be given (case PF-01 to PF-08)."""
 
 from __future__ import annotations
 
@@ -177,6 +177,35 @@ async def test_a_huge_error_text_is_cut_and_headers_do_not_grow_with_the_rounds(
     assert len(text.encode()) < 16_000
     assert text.endswith("…")
     assert sizes[50] <= 2 * sizes[4]
+    assert max(sizes.values()) < 16_000
+
+
+async def test_what_a_broker_wrote_into_the_headers_is_not_sent_back_to_it(app: Redrive) -> None:
+    death = {
+        "queue": "orders", "reason": "rejected", "count": 3, "exchange": "shop", "routing-keys": ["order.created"],
+        "time": datetime(2023, 11, 14, 22, 13, 20, tzinfo=UTC),
+    }  # fmt: skip
+    written = {"x-death": [death], "x-first-death-queue": "orders", "x-delivery-count": 2}
+    seen: list[dict[str, Any]] = []
+
+    @app.consumer("orders", retry=Retry(max_attempts=2, backoff=AT_ONCE))
+    async def handle(order: dict[str, Any], delivery: Delivery) -> None:
+        seen.append(dict(delivery.headers))
+        if len(seen) <= 2:
+            raise ConnectionError("twice")
+
+    told = Told(app)
+    async with working(app):
+        await app.publish("orders", {"n": 1}, message_id="m-1", headers={**written, "x-tenant": "t1"})
+        await told.until("delivery.dead_lettered")
+        (letter,) = await letters(app)
+        await redrive_all(app)
+        await told.until("deliveries.processed")
+
+    assert [death] == letter.message.headers["x-death"]
+    redriven = seen[-1]
+    assert set() == set(written) & set(redriven)
+    assert redriven["x-tenant"] == "t1"
 
 
 async def test_a_handler_may_reject_a_payload_with_its_own_code(app: Redrive) -> None:

@@ -100,18 +100,28 @@ async def test_one_letter_is_shown_with_everything(cli: Cli, shop: Redrive) -> N
     assert [] == shown["audit"]
 
 
-async def test_looking_changes_nothing(cli: Cli, shop: Redrive) -> None:
-    """Case BR-01."""
-    ids = await put(shop, 5)
+async def test_looking_changes_nothing(cli: Cli, shop: Redrive, here: Path) -> None:
+    """Case BR-01: thirty lists, ten looks at each letter, and one reader killed in the middle of a list."""
+    ids = await put(shop, 5, redrive_count=1)
     before = [await shop.backend.letters.get(id_) for id_ in ids]
 
-    for _ in range(3):
+    for _ in range(30):
         cli("dlq", "list", *APP)
-        cli("dlq", "show", ids[0], *APP)
-        cli("dlq", "stats", *APP)
+    for id_ in ids * 10:
+        cli("dlq", "show", id_, *APP)
+    cli("dlq", "stats", *APP)
+    hanging = subprocess.Popen(
+        [*COMMAND, "dlq", "list", *APP, "--json"], cwd=here, env=clean_environment(), stdout=subprocess.PIPE
+    )
+    assert hanging.stdout is not None
+    hanging.stdout.read(1)
+    hanging.kill()
+    hanging.communicate()
 
     assert before == [await shop.backend.letters.get(id_) for id_ in ids]
     assert ids == [entry["id"] for entry in cli("dlq", "list", *APP, "--json").json["letters"]]
+    dead = [found for found in await shop.backend.broker.depths() if found.queue == "orders.dead"]
+    assert [(5, 0)] == [(found.ready, found.leased) for found in dead]
 
 
 async def test_stats_name_the_problems(cli: Cli, shop: Redrive) -> None:
