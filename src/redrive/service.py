@@ -154,6 +154,11 @@ class Service:
         published = len(answers) - duplicates - conflicts
         return Receipt(queue=queue, published=published, duplicates=duplicates, conflicts=conflicts)
 
+    @property
+    def consumed_queues(self) -> tuple[str, ...]:
+        """The queues this app has consumers for; empty where only its broker is known."""
+        return tuple(self._app.consumers)
+
     async def queues(self) -> tuple[QueueView, ...]:
         """Every queue the broker knows, this app consumes, or that has open letters, by name."""
         depths = {depth.queue: depth for depth in await self._app.backend.broker.depths()}

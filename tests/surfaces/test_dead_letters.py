@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import os
+import pty
 import re
 import subprocess
 from pathlib import Path
 
 import pytest
 
+from redrive.cli.letter_page import _pretty
 from redrive.core.letters.letter import ReviewState
 from redrive.core.letters.selection import Selection
 from redrive.core.settlement import Reason
@@ -343,3 +346,29 @@ async def test_a_refusal_makes_the_exit_code_one(cli: Cli, shop: Redrive) -> Non
     shown = cli("dlq", "restore", "dl_0001", "dl_nobody", "--yes", *APP, "--json")
 
     assert (1, ["dl_nobody"]) == (shown.code, shown.json["missing"])
+
+
+# ------------------------------------------------------------------------------------------------- as shown
+
+
+async def test_an_id_is_never_broken_into_lines(here: Path, shop: Redrive) -> None:
+    ids = ("dl_4a716b6f76c266fd6de66fe5", "v1-5422b883330b4cca")
+    reason = Reason(code="A_REASON_OF_SOME_LENGTH_EXHAUSTED", text="a long story " * 20)
+    told = letter(ids[0], fingerprint=ids[1], group_title="a long story " * 20, reason=reason)
+    await shop.backend.letters.put([told])
+    environment = {**clean_environment(), "COLUMNS": "80"}
+    leader, follower = pty.openpty()
+
+    for command, whole in zip(("list", "stats"), ids, strict=True):
+        subprocess.run([*COMMAND, "dlq", command, *APP], cwd=here, env=environment, stdout=follower, check=True)
+
+        assert whole in os.read(leader, 65_536).decode()
+
+
+@pytest.mark.parametrize(
+    "body", ['{"price":1.50,"price":2,"n":9007199254740993,"e":"\\u00e9"}', "[" * 100_000, "NaN", "plain"]
+)
+def test_a_pretty_body_says_what_the_body_says(body: str) -> None:
+    shown = _pretty(body)
+
+    assert "".join(body.split()) == "".join(shown.split())

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import shlex
 import subprocess
 import sys
 from importlib.metadata import version
@@ -153,6 +154,11 @@ def test_a_completion_script_can_be_had(here: Path) -> None:
         (("work", "shop:hello"), "is a function", "shop:app"),
         (("work", "no such.module"), "names no app", "MODULE:APP"),
         (("work", "broken:app"), "ZeroDivisionError", "Nothing was started"),
+        (("work", "unfinished:app"), "unfinished.py:2", "Nothing was started"),
+        (("work", "leaving:app"), "SystemExit: 3", "leaving.py:1"),
+        (("dlq", "list", "--broker", "shop.db"), "no URL", "sqlite:///shop.db"),
+        (("dlq", "list", "--broker", "sqlite:///shop.db?mode=ro"), "no options", "%3F"),
+        (("up", "shop:app", "--host", ""), "host is empty", "127.0.0.1"),
         (("work", "shop:app", "--queues", "ordres"), "ordres", "orders"),
         (("work", "shop:app", "--http", "9000"), "HOST:PORT", "127.0.0.1"),
         (("work", "shop:app", "--grace", "soon"), "--grace", "30s"),
@@ -165,6 +171,8 @@ def test_a_mistake_is_named_with_what_to_do(
     cli: Cli, here: Path, arguments: tuple[str, ...], text: str, hint: str
 ) -> None:
     (here / "broken.py").write_text("1 / 0\n")
+    (here / "unfinished.py").write_text("x = 1\ndef (\n")
+    (here / "leaving.py").write_text("raise SystemExit(3)\n")
 
     shown = cli(*arguments, "--json")
 
@@ -175,6 +183,31 @@ def test_a_mistake_is_named_with_what_to_do(
     assert hint in shown.error["hint"] + shown.error["text"]
     assert "Traceback" not in shown.err
     assert not (here / "nowhere.db").exists()
+
+
+@pytest.mark.parametrize("closed", [">&-", "<&-", ">&- 2>&-"])
+def test_a_closed_stream_is_no_error(here: Path, closed: str) -> None:
+    command = f"{shlex.join(COMMAND)} publish orders --app shop:app {closed}"
+
+    done = subprocess.run(
+        ["/bin/sh", "-c", command], cwd=here, env=clean_environment(), input="{}", capture_output=True, text=True,
+        check=False,
+    )  # fmt: skip
+
+    assert (0, "") == (done.returncode, done.stderr)
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs a device that is always full")
+@pytest.mark.parametrize("arguments", [("--help",), ("publish", "orders", "{}", "--app", "shop:app")])
+def test_output_that_cannot_be_written_is_said(here: Path, arguments: tuple[str, ...]) -> None:
+    with Path("/dev/full").open("wb") as full:
+        done = subprocess.run(
+            [*COMMAND, *arguments], cwd=here, env=clean_environment(), stdout=full, stderr=subprocess.PIPE, text=True,
+            check=False,
+        )  # fmt: skip
+
+    assert 1 == done.returncode
+    assert "Error: The system refused the output: No space left on device." == done.stderr.strip()
 
 
 def test_a_mistake_is_a_sentence_for_a_person(cli: Cli) -> None:

@@ -3,7 +3,11 @@
 from __future__ import annotations
 
 import json
+import os
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+
+import pytest
 
 from redrive.runtime.app import Redrive
 from redrive.testing.samples import QUEUE
@@ -69,8 +73,61 @@ async def test_a_file_with_a_bad_line_sends_nothing(cli: Cli, shop: Redrive, her
     shown = cli("publish", "orders", "--file", "bad.jsonl", *APP, "--json")
 
     assert 2 == shown.code
-    assert "Line 1501" in shown.error["text"]
+    assert "Line 1501 of bad.jsonl" in shown.error["text"]
+    assert shown.error["text"].endswith("Nothing was sent.")
     assert [] == await shop.backend.broker.peek(QUEUE, limit=5)
+
+
+@pytest.mark.parametrize(("good", "sent"), [(2, "Nothing was sent."), (1_500, "The first 1 000 messages went out.")])
+async def test_a_pipe_with_a_bad_line_says_what_went_out(cli: Cli, shop: Redrive, good: int, sent: str) -> None:
+    shown = cli("publish", "orders", "--file", "-", *APP, "--json", stdin="{}\n" * good + "{oops\n")
+
+    assert 2 == shown.code
+    assert f"Line {good + 1} of standard input" in shown.error["text"]
+    assert shown.error["text"].endswith(sent)
+    assert good // 1_000 * 1_000 == len(await shop.backend.broker.peek(QUEUE, limit=2_000))
+
+
+async def test_a_named_pipe_is_read_once_and_sent_whole(cli: Cli, shop: Redrive, here: Path) -> None:
+    os.mkfifo(here / "pipe")
+    with ThreadPoolExecutor(1) as thread:
+        writing = thread.submit((here / "pipe").write_text, '{"n":1}\n{"n":2}\n')
+
+        shown = cli("publish", "orders", "--file", "pipe", *APP, "--json")
+
+        writing.result()
+    assert 2 == shown.json["published"]
+    assert 2 == len(await shop.backend.broker.peek(QUEUE, limit=5))
+
+
+@pytest.mark.parametrize("line", ["NaN", "[" * 100_000, "\ufeff{}", "{'n': 1}"])
+async def test_what_no_consumer_could_read_is_no_json_line(cli: Cli, shop: Redrive, here: Path, line: str) -> None:
+    (here / "bad.jsonl").write_text(line, "utf-8")
+
+    as_line = cli("publish", "orders", "--file", "bad.jsonl", *APP, "--json")
+    as_body = cli("publish", "orders", "-", *APP, "--json", stdin=line)
+
+    assert (2, 0) == (as_line.code, as_body.code)
+    assert "Line 1" in as_line.error["text"]
+    (sent,) = await shop.backend.broker.peek(QUEUE, limit=5)
+    assert "text/plain; charset=utf-8" == sent.content_type
+
+
+async def test_a_queue_nobody_consumes_is_sent_to_with_a_word_about_it(cli: Cli, shop: Redrive) -> None:
+    astray, known = cli("publish", "ordres", "{}", *APP), cli("publish", "orders", "{}", *APP)
+
+    assert (0, "") == (known.code, known.err)
+    assert 0 == astray.code
+    assert 'no consumer for "ordres". Did you mean orders?' in astray.err
+
+
+async def test_a_duration_without_a_unit_is_seconds(cli: Cli, shop: Redrive) -> None:
+    cli("publish", "orders", "{}", "--ttl", "90", *APP)
+    wrong = cli("publish", "orders", "{}", "--delay", "5x", *APP, "--json")
+
+    (sent,) = await shop.backend.broker.peek(QUEUE, limit=5)
+    assert sent.expires_at == sent.published_at + 90_000
+    assert (2, True) == (wrong.code, wrong.error["text"].startswith("--delay is '5x'"))
 
 
 async def test_once_sends_a_key_once_and_says_so(cli: Cli, shop: Redrive) -> None:
@@ -136,6 +193,14 @@ def test_a_backup_writes_over_nothing(cli: Cli, here: Path) -> None:
 
     assert 2 == shown.code
     assert "mine" == (here / "there.db").read_text()
+
+
+def test_a_backup_into_no_directory_names_the_directory(cli: Cli) -> None:
+    cli("publish", "orders", "{}", *APP)
+
+    shown = cli("backup", "nowhere/saved.db", *APP, "--json")
+
+    assert (2, True) == (shown.code, '"nowhere"' in shown.error["text"])
 
 
 def test_a_file_that_is_no_backup_is_refused(cli: Cli, here: Path) -> None:

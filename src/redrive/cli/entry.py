@@ -35,6 +35,8 @@ def run(arguments: Sequence[str]) -> int:
         return code if isinstance(code, int) else OK
     except BrokenPipeError:
         return _broken_pipe()
+    except OSError as error:
+        return _system(error, is_json=is_json)
     except (KeyboardInterrupt, typer.Abort):
         print_error("interrupted", "Interrupted.", is_json=is_json)
         return INTERRUPTED
@@ -56,7 +58,20 @@ def _usage(error: Any, *, is_json: bool) -> int:
 
 
 def _broken_pipe() -> int:
-    """Whoever read us has gone (`| head`): say nothing more, also not when the interpreter flushes at its end."""
+    """Whoever read us has gone (`| head`): say nothing more."""
+    _silence()
+    return BROKEN_PIPE
+
+
+def _system(error: OSError, *, is_json: bool) -> int:
+    """The system refused something of ours: standard output is on a full disk, a file is out of reach."""
+    what = "the output" if error.filename is None else f'"{error.filename}"'
+    print_error("system", f"The system refused {what}: {error.strerror or error}.", is_json=is_json)
+    _silence()
+    return FAILED
+
+
+def _silence() -> None:
+    """Nothing more goes to standard output, also not what the interpreter flushes at its end."""
     sink = os.open(os.devnull, os.O_WRONLY)
     os.dup2(sink, sys.stdout.fileno())
-    return BROKEN_PIPE

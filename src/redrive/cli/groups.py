@@ -238,14 +238,14 @@ class MessageOptions:
         """As `Redrive.publish` takes them, the content type aside. Raises `ConfigurationError`."""
         o.refuse_unless(not self.once or self.key is not None, "--once needs --key: it asks whether the key is known.")
         return {
-            "delay": self.delay,
+            "delay": o.parse_duration(self.delay, "--delay"),
             "idempotency_key": self.key,
             "message_id": self.message_id,
             "tenant": self.tenant,
             "priority": self.priority,
             "headers": self._headers(),
             "type": self.message_type,
-            "ttl": self.ttl,
+            "ttl": o.parse_duration(self.ttl, "--ttl"),
             "once": self.once,
         }
 

@@ -15,6 +15,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
+from redrive.cli.options import parse_duration
 from redrive.cli.output import note, print_json, say
 from redrive.core.units import Millis, duration_ms
 from redrive.errors import BrokerUnavailableError, ConfigurationError, RedriveError, SchemaTooNewError
@@ -53,11 +54,13 @@ def host_app(app: Redrive, options: Hosting) -> int:
 
 
 def prepare(app: Redrive, options: Hosting) -> None:
-    """Settings from the command line, and logs."""
+    """Settings from the command line, and logs. Raises `ConfigurationError` for what the command line has wrong."""
     from redrive.runtime import logs
 
-    if options.grace is not None:
-        app.settings = replace(app.settings, grace_ms=duration_ms(options.grace, field="--grace"))
+    grace = parse_duration(options.grace, "--grace")
+    if grace is not None:
+        app.settings = replace(app.settings, grace_ms=duration_ms(grace))
+    address_of(app, options)
     settings = app.settings
     style = _STYLES[settings.log_format]
     logs.start(app.events, system=app.name, style=style, level=Level(settings.log_level))
@@ -65,10 +68,13 @@ def prepare(app: Redrive, options: Hosting) -> None:
 
 
 def address_of(app: Redrive, options: Hosting) -> tuple[str, int]:
-    """Where to listen: the command line over the settings."""
+    """Where to listen: the command line over the settings. Raises `ConfigurationError` for an empty host."""
     host, port = options.address or (None, None)
     settings = app.settings
-    return settings.host if host is None else host, settings.port if port is None else port
+    found = replace(
+        settings, host=settings.host if host is None else host, port=settings.port if port is None else port
+    )
+    return found.host, found.port
 
 
 def announce(app: Redrive, options: Hosting, url: str | None) -> None:

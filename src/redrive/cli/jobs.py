@@ -225,6 +225,7 @@ def _print_jobs(jobs: tuple[Job, ...]) -> None:
             for job in jobs
         ],
         right=("sent", "skipped", "pending", "started"),
+        whole=("job",),
     )
 
 

@@ -105,15 +105,13 @@ def _print_body(message: dict[str, Any]) -> None:
 
 
 def _pretty(body: str) -> str:
-    """JSON indented for reading; anything else, and JSON that would lose something by it, as it is."""
+    """JSON indented for reading, every number and name as it was written; anything else as it is."""
+    import msgspec
+
     try:
-        return json.dumps(json.loads(body, parse_float=str, parse_int=_exact), indent=2, ensure_ascii=False)
-    except (ValueError, RecursionError):
+        return msgspec.json.format(body, indent=2)
+    except (msgspec.DecodeError, UnicodeError, RecursionError):
         return body
-
-
-def _exact(digits: str) -> int | str:
-    return int(digits) if len(digits) <= 1_000 else digits  # noqa: PLR2004 - far beyond any number that means something
 
 
 def _print_bytes(encoded: str) -> None:

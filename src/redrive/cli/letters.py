@@ -77,6 +77,7 @@ def _print_page(page: Page) -> None:
             for letter in page.letters
         ],
         right=("attempts", "dead for"),
+        whole=("letter",),
     )
     if page.cursor is not None:
         note(f"More: add --cursor {page.cursor}")
@@ -140,6 +141,7 @@ def _print_stats(stats: LetterStats, groups: tuple[Group, ...]) -> None:
         ("group", "problem", "queue", "letters", "first failed"),
         [(g.fingerprint, g.title, g.queue, g.count, ago(g.first_failed_at, now)) for g in groups],
         right=("letters", "first failed"),
+        whole=("group",),
     )
     for title, counts in (
         ("state", stats.by_state),

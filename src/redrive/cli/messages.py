@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import sys
 from collections.abc import Iterator, Mapping
 from contextlib import AbstractContextManager, nullcontext
@@ -22,6 +21,7 @@ if TYPE_CHECKING:
 
 BATCH: Final = 1_000
 STDIN: Final = "-"
+STDIN_NAME: Final = "standard input"
 JSON_TYPE: Final = "application/json"
 TEXT_TYPE: Final = "text/plain; charset=utf-8"
 
@@ -59,6 +59,7 @@ def publish(
     common = options.arguments()
 
     async def work(service: Service) -> Receipt:
+        _warn_of(queue, service.consumed_queues, is_json=where.is_json)
         if file is not None:
             lines = {**common, "content_type": options.content_type or JSON_TYPE}
             return await _publish_lines(service, queue, file, arguments=lines, is_quiet=where.is_json)
@@ -69,6 +70,14 @@ def publish(
     _finish(where.run(work, may_create=True), is_json=where.is_json)
 
 
+def _warn_of(queue: str, consumed: tuple[str, ...], *, is_json: bool) -> None:
+    """The message goes out all the same: the consumer may be of another app."""
+    if consumed and queue not in consumed and not is_json:
+        from redrive.runtime.settings import nearest
+
+        note(f'This app has no consumer for "{queue}". {nearest(queue, consumed)}')
+
+
 def _body(payload: str | None) -> bytes:
     if payload is not None and payload != STDIN:
         return payload.encode("utf-8", "surrogateescape")
@@ -77,13 +86,20 @@ def _body(payload: str | None) -> bytes:
     return sys.stdin.buffer.read()
 
 
+def _not_json(body: bytes) -> str | None:
+    """Why a consumer could not read it as JSON; None where it can."""
+    import msgspec
+
+    try:
+        msgspec.json.decode(body)
+    except (msgspec.DecodeError, UnicodeError, RecursionError) as error:
+        return str(error)
+    return None
+
+
 def _content_type(body: bytes) -> str | None:
     """JSON where it is JSON, text where it is text, none for other bytes."""
-    try:
-        json.loads(body)
-    except ValueError:
-        pass
-    else:
+    if _not_json(body) is None:
         return JSON_TYPE
     try:
         body.decode()
@@ -93,27 +109,41 @@ def _content_type(body: bytes) -> str | None:
 
 
 async def _publish_lines(service: Service, queue: str, file: Path, *, arguments: Arguments, is_quiet: bool) -> Receipt:
-    """Send the lines in batches. A file is read twice, so that a bad line is found before anything is sent."""
+    """Send the lines in batches. A file is read twice, so that a bad line is found before anything is sent; what can
+    be read only once (a pipe) is sent up to the batch with the bad line.
+    """
     from redrive.service import Receipt
 
-    total = None if str(file) == STDIN else _count(file)
+    name = STDIN_NAME if str(file) == STDIN else str(file)
     sum_ = Receipt(queue=queue, published=0)
-    with _opened(file) as stream, Bar("publish", total=total, is_quiet=is_quiet) as bar:
-        for batch in _batches(_checked(stream, str(file))):
-            part = await service.publish(queue, [(line, arguments) for line in batch])
-            sum_ = Receipt(
-                queue=queue,
-                published=sum_.published + part.published,
-                duplicates=sum_.duplicates + part.duplicates,
-                conflicts=sum_.conflicts + part.conflicts,
-            )
-            bar(sum_.published)
+    try:
+        total = _count(file, name)
+        with _opened(file) as stream, Bar("publish", total=total, is_quiet=is_quiet) as bar:
+            for batch in _batches(_checked(stream, name)):
+                part = await service.publish(queue, [(line, arguments) for line in batch])
+                sum_ = Receipt(
+                    queue=queue,
+                    published=sum_.published + part.published,
+                    duplicates=sum_.duplicates + part.duplicates,
+                    conflicts=sum_.conflicts + part.conflicts,
+                )
+                bar(sum_.published)
+    except _NotJsonError as error:
+        done = f"The first {plural(sum_.published, 'message')} went out." if sum_.published else "Nothing was sent."
+        raise ConfigurationError(f"{error} {done}") from None
     return sum_
 
 
-def _count(file: Path) -> int:
+class _NotJsonError(Exception):
+    """Says which line, and why."""
+
+
+def _count(file: Path, name: str) -> int | None:
+    """The lines of a file, every one of them JSON; None for what can be read only once."""
+    if str(file) == STDIN or (file.exists() and not file.is_file()):
+        return None
     with _opened(file) as stream:
-        return sum(1 for _ in _checked(stream, str(file)))
+        return sum(1 for _ in _checked(stream, name))
 
 
 def _opened(file: Path) -> AbstractContextManager[BinaryIO]:
@@ -126,17 +156,13 @@ def _opened(file: Path) -> AbstractContextManager[BinaryIO]:
 
 
 def _checked(stream: BinaryIO, name: str) -> Iterator[bytes]:
-    """The lines that are not blank, without their line ends. Raises `ConfigurationError` at one that is no JSON."""
+    """The lines that are not blank, without their line ends."""
     for number, line in enumerate(stream, 1):
         text = line.strip()
         if not text:
             continue
-        try:
-            json.loads(text)
-        except ValueError as error:
-            raise ConfigurationError(
-                f"Line {number} of {name} is not JSON: {error}. It and what follows was not sent."
-            ) from error
+        if (why := _not_json(text)) is not None:
+            raise _NotJsonError(f"Line {number} of {name} is not JSON: {why}.")
         yield text
 
 

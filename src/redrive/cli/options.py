@@ -5,7 +5,7 @@ from __future__ import annotations
 import getpass
 import re
 import time
-from datetime import datetime
+from datetime import datetime, timedelta
 from enum import StrEnum
 from typing import Annotated, Any, Final, TypeAlias
 
@@ -141,6 +141,19 @@ def parse_time(text: str | None, name: str, *, now: UnixMs | None = None) -> Uni
             hint=f"Write {text}Z for UTC, or an offset such as +01:00.",
         )
     return round(at.timestamp() * 1_000)
+
+
+def parse_duration(text: str | None, name: str) -> timedelta | None:
+    """A duration as everywhere, or just a number of seconds. Raises `ConfigurationError` naming the option."""
+    if text is None:
+        return None
+    number = text.strip()
+    is_plain = number.isascii() and number.replace(".", "", 1).isdigit()
+    try:
+        return timedelta(milliseconds=duration_ms(float(number) if is_plain else number, field=name))
+    except ConfigurationError as error:
+        hint = "Write a number with its unit: 1500ms, 30s, 5m, 2h, 7d; without one it is seconds."
+        raise ConfigurationError(error.text, hint=hint) from None
 
 
 def parse_rate(text: str | None) -> float | None:

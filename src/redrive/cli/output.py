@@ -8,8 +8,10 @@ from __future__ import annotations
 
 import io
 import json
+import os
 import sys
 from collections.abc import Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, TextIO
 
 from redrive.core.units import UnixMs
@@ -25,7 +27,14 @@ _SECOND, _MINUTE, _HOUR, _DAY = 1_000, 60_000, 3_600_000, 86_400_000
 
 
 def prepare_streams() -> None:
-    """Whatever a message holds can be written: what the stream's encoding lacks becomes a visible escape."""
+    """There is something to read from and to write to, and whatever a message holds can be written.
+
+    A stream that was closed for us (`>&-`) is the null device, so that no file of ours ever gets its number. What a
+    stream's encoding lacks becomes a visible escape.
+    """
+    for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
+        if getattr(sys, name) is None:
+            setattr(sys, name, Path(os.devnull).open(mode, encoding="utf-8"))  # noqa: SIM115 - for the whole process
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="backslashreplace")
@@ -65,8 +74,17 @@ def safe(text: str, *, keep: str = "") -> str:
     return printable(text, keep=keep)
 
 
-def table(columns: Sequence[str], rows: Sequence[Sequence[object]], *, right: Sequence[str] = ()) -> None:
-    """A table on standard output; None is an empty cell. Columns in `right` are aligned right."""
+def table(
+    columns: Sequence[str],
+    rows: Sequence[Sequence[object]],
+    *,
+    right: Sequence[str] = (),
+    whole: Sequence[str] = (),
+) -> None:
+    """A table on standard output; None is an empty cell.
+
+    Columns in `right` are aligned right; those in `whole` hold what will be copied and are not broken into lines.
+    """
     from rich import box
     from rich.table import Table
     from rich.text import Text
@@ -74,7 +92,8 @@ def table(columns: Sequence[str], rows: Sequence[Sequence[object]], *, right: Se
     shown = Table(box=box.SIMPLE_HEAD, pad_edge=False, show_edge=False)
     for column in columns:
         is_right = column in right
-        shown.add_column(column, justify="right" if is_right else "left", no_wrap=is_right, overflow="fold")
+        is_one_line = is_right or column in whole
+        shown.add_column(column, justify="right" if is_right else "left", no_wrap=is_one_line, overflow="fold")
     for row in rows:
         shown.add_row(*(Text(_cell(value)) for value in row))
     _console().print(shown)

@@ -59,6 +59,10 @@ def backup(
     \b
       redrive backup nightly.db --broker sqlite:///orders.db
     """
+    o.refuse_unless(
+        target.parent.is_dir(),
+        f'There is no directory "{target.parent}" to write "{target.name}" into. Nothing was written.',
+    )
     where.run(lambda service: _backed_up(service, target, is_quiet=where.is_json))
     size = target.stat().st_size
     if where.is_json:

@@ -65,19 +65,29 @@ def _imported(name: str) -> object:
         raise _broken(name, error) from error
     except ConfigurationError:
         raise
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         raise _broken(name, error) from error
 
 
-def _broken(name: str, error: Exception) -> ConfigurationError:
-    """The last frame outside the import machinery is where the user has to look."""
-    frames = [frame for frame in traceback.extract_tb(error.__traceback__) if not frame.filename.startswith("<frozen")]
-    own = [frame for frame in frames if Path(frame.filename).resolve() != Path(__file__).resolve()]
-    where = f" ({own[-1].filename}:{own[-1].lineno})" if own else ""
+def _broken(name: str, error: BaseException) -> ConfigurationError:
     return ConfigurationError(
-        f'Importing "{name}" failed with {type(error).__name__}: {error}{where}.',
+        f'Importing "{name}" failed with {type(error).__name__}: {_text(error)} ({_place(error)}).',
         hint="Nothing was started or changed.",
     )
+
+
+def _text(error: BaseException) -> str:
+    return str(error.msg if isinstance(error, SyntaxError) else error)
+
+
+def _place(error: BaseException) -> str:
+    """The file and line where the user has to look: of the syntax error, else the last outside the import machinery."""
+    if isinstance(error, SyntaxError) and error.filename is not None:
+        return f"{error.filename}:{error.lineno}"
+    machinery = {str(Path(__file__)), importlib.__file__}
+    frames = traceback.extract_tb(error.__traceback__)
+    own = [frame for frame in frames if frame.filename not in machinery and not frame.filename.startswith("<frozen")]
+    return f"{own[-1].filename}:{own[-1].lineno}" if own else "no file"
 
 
 def find_app(app: str | None, broker: str | None, *, may_create: bool = False) -> Redrive:
