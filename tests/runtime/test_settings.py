@@ -39,6 +39,8 @@ def test_without_anything_the_defaults_hold(tmp_path: Path, monkeypatch: pytest.
         ({"REDRIVE_PAUSE_MAX": "10ms"}, "pause_max"),
         ({"REDRIVE_MAX_DECODED_BYTES": "5"}, "max_decoded_bytes"),
         ({"REDRIVE_CONFIG": "/nowhere.toml"}, "/nowhere.toml"),
+        ({"REDRIVE_PORT": "65536"}, "port"),
+        ({"REDRIVE_HOST": " "}, "host"),
     ],
 )
 def test_a_wrong_setting_is_an_error_that_names_it(environment: dict[str, str], says: str) -> None:

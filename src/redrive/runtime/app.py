@@ -301,6 +301,9 @@ def open_backend(url: str, *, clock: Clock, settings: Settings) -> Backend:
     maker = _BACKENDS.get(scheme)
     if maker is None:
         known = ", ".join(f"{name}://" for name in _BACKENDS)
+        if not scheme:
+            hint = f'For a file write "sqlite:///{url}". Known: {known}.' if url.strip() else f"Known: {known}."
+            raise ConfigurationError(f'The broker "{masked(url)}" is no URL.', hint=hint)
         raise ConfigurationError(f'No broker speaks "{scheme}://" in "{masked(url)}".', hint=f"Known: {known}.")
     try:
         return maker(url, clock, settings)
@@ -376,6 +379,11 @@ def sqlite_path(url: str) -> str:
     if parts.netloc or not path:
         raise ConfigurationError(
             f'"{url}" names no file.', hint='Write "sqlite:///relative.db" or "sqlite:////absolute/path.db".'
+        )
+    if parts.query or parts.fragment:
+        raise ConfigurationError(
+            f'"{url}" has something after the file\'s name: sqlite URLs take no options.',
+            hint="A ? in a name is written %3F, a # is written %23.",
         )
     return path
 

@@ -23,6 +23,8 @@ FILE_NAME: Final = "redrive.toml"
 FILE_VARIABLE: Final = "REDRIVE_CONFIG"
 """Names another settings file than `redrive.toml` in the working directory."""
 
+MAX_PORT: Final = 65_535
+
 FOREIGN_PREFIXES: Final = ("REDRIVE_TEST_",)
 """Variables of our own test runs, not settings."""
 
@@ -71,6 +73,12 @@ class Settings:
             _check_least(name, getattr(self, name), 1)
         if self.concurrency is not None:
             _check_least("concurrency", self.concurrency, 1)
+        if not 0 <= self.port <= MAX_PORT:
+            raise ConfigurationError(f"port is {self.port}: it must be from 0 (any free one) to {MAX_PORT}.")
+        if not self.host.strip():
+            raise ConfigurationError(
+                "host is empty.", hint='Write "127.0.0.1" for this machine only, "0.0.0.0" for every address.'
+            )
         if self.pause_max_ms < self.pause_initial_ms:
             raise ConfigurationError(
                 f"pause_max ({self.pause_max_ms} ms) is shorter than pause_initial ({self.pause_initial_ms} ms)."

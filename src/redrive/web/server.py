@@ -42,7 +42,7 @@ class HttpServer:
     @property
     def url(self) -> str:
         """Where to reach it, e.g. http://127.0.0.1:8000."""
-        shown = "127.0.0.1" if self._host in ("0.0.0.0", "") else self._host  # noqa: S104 - shown, not bound
+        shown = "127.0.0.1" if self._host == "0.0.0.0" else self._host  # noqa: S104 - shown, not bound
         return f"http://{f'[{shown}]' if ':' in shown else shown}:{self.port}"
 
     async def start(self) -> None:
@@ -102,7 +102,8 @@ def _bind(host: str, port: int) -> socket.socket:
     except (OSError, OverflowError) as error:
         bound.close()
         raise ConfigurationError(
-            f"Cannot listen on {host}:{port}: {_reason(error)}.", hint="Choose another --port, or 0 for any free one."
+            f"Cannot listen on {host}:{port}: {_reason(error)}.",
+            hint="Choose another port, or 0 for any free one; the host must be an address of this machine.",
         ) from error
     return bound
 
