@@ -1,7 +1,7 @@
 """redrive on its embedded broker, everything on: idempotency, retry policy, leases, events; fully durable.
 
-Two ways to publish: in batches of 100 with `publish_many`, as a job or a page of webhooks does; or from 100 callers at
-once, each awaiting its own `publish`, as a web app does. A peer has no batches: it commits every message by itself.
+Two ways to publish: the whole list with `publish_many`, as a job does; or from 100 callers at once, each awaiting its
+own `publish`, as a web app does. A peer has no batches: it commits every message by itself. Metrics count along.
 """
 
 from __future__ import annotations
@@ -16,8 +16,11 @@ from bench.work import Tally
 from redrive import Redrive, Settings
 from redrive.core.idempotency import ClaimState
 from redrive.runtime.hosting import spare_the_collector
+from redrive.runtime.metrics import Metrics
 
-BATCH: Final = 100
+CONCURRENCY: Final = 400
+"""Handlers at once in the one worker process, as one would set it for handlers this small."""
+
 CALLERS: Final = 100
 Publish = Callable[[Redrive, list[str]], Awaitable[None]]
 QUEUE: Final = "orders"
@@ -36,11 +39,12 @@ async def run_in(
     app = Redrive("bench", settings=Settings(broker=f"sqlite:///{file}", durability="full"))
     tally, done = Tally(), asyncio.Event()
 
-    @app.consumer(QUEUE)
+    @app.consumer(QUEUE, concurrency=CONCURRENCY)
     async def handle(order: dict[str, Any]) -> None:
         if tally.add(order) == len(texts):
             done.set()
 
+    app.events.subscribe(Metrics())
     async with app:
         publishing = Stopwatch()
         await publish(app, texts)
@@ -73,14 +77,10 @@ async def make_file(file: Path) -> None:
         pass
 
 
-async def publish_in_batches(app: Redrive, texts: list[str]) -> None:
-    """Send all texts as JSON, each with an idempotency key of its own, `BATCH` in a call."""
-    for start in range(0, len(texts), BATCH):
-        batch = [
-            (text.encode(), {"idempotency_key": f"key-{number}"})
-            for number, text in enumerate(texts[start : start + BATCH], start)
-        ]
-        await app.publish_many(QUEUE, batch, content_type="application/json")
+async def publish_together(app: Redrive, texts: list[str]) -> None:
+    """Send all texts as JSON, each with an idempotency key of its own."""
+    batch = [(text.encode(), {"idempotency_key": f"key-{number}"}) for number, text in enumerate(texts)]
+    await app.publish_many(QUEUE, batch, content_type="application/json")
 
 
 async def publish_from_callers(app: Redrive, texts: list[str]) -> None:
@@ -94,7 +94,7 @@ async def publish_from_callers(app: Redrive, texts: list[str]) -> None:
     await asyncio.gather(*(call() for _ in range(CALLERS)))
 
 
-PUBLISH: Final[dict[str, Publish]] = {"": publish_in_batches, "callers": publish_from_callers}
+PUBLISH: Final[dict[str, Publish]] = {"": publish_together, "callers": publish_from_callers}
 
 
 async def _check_settled(app: Redrive, count: int) -> None:

@@ -17,11 +17,11 @@ from tests.runtime.fleet import ROOT
 from tests.runtime.stage import PATIENCE_S
 
 SUPERVISOR = """
-import json, sys
+import json, os, sys
 from redrive.runtime.events import Events
 from redrive.runtime.supervisor import supervise
 events = Events()
-events.subscribe(lambda e: print(json.dumps({"event": e.name, **e.fields}), flush=True))
+events.subscribe(lambda e: os.write(1, (json.dumps({"event": e.name, **e.fields}) + "\\n").encode()))
 sys.exit(supervise([sys.executable, "-c", sys.argv[1]], processes=2, events=events))
 """
 
@@ -29,10 +29,12 @@ WORKER = """
 import asyncio, json, os, sys
 from redrive.runtime.hosting import host_process
 stopping = asyncio.Event()
+def tell(event):  # one write: the other worker tells into the same file
+    os.write(1, (json.dumps({"event": event, "pid": os.getpid()}) + "\\n").encode())
 async def run():
-    print(json.dumps({"event": "up", "pid": os.getpid()}), flush=True)
+    tell("up")
     await stopping.wait()
-    print(json.dumps({"event": "drained", "pid": os.getpid()}), flush=True)
+    tell("drained")
 def stop(*, at_once): stopping.set()
 sys.exit(host_process(run, stop=stop))
 """

@@ -23,6 +23,7 @@ from typing import Final, TypeAlias, assert_never
 from redrive.core import settlement
 from redrive.core.settlement import Settlement
 from redrive.core.units import Millis, UnixMs
+from redrive.core.values import value
 
 
 class ClaimState(StrEnum):
@@ -83,7 +84,7 @@ class ClaimRecord:
     updated_at: UnixMs = 0
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@value
 class ClaimRef:
     """A claim in hand: settles and renews only while `token` is the record's."""
 
@@ -92,7 +93,7 @@ class ClaimRef:
     token: int
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@value
 class Acquired:
     """Run the handler. `attempts` counts this start; `cycle` as in the record."""
 

@@ -10,6 +10,7 @@ from types import MappingProxyType
 from typing import Final, TypeAlias
 
 from redrive.core.units import UnixMs
+from redrive.core.values import value
 
 HeaderValue: TypeAlias = (
     "bool | int | float | Decimal | datetime | str | bytes | list[HeaderValue] | dict[str, HeaderValue] | None"
@@ -94,7 +95,7 @@ class Properties:
 NO_PROPERTIES: Final = Properties()
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@value
 class Message:
     """What was published.
 

@@ -30,6 +30,7 @@ from redrive.core.message import Message
 from redrive.core.redrive import Item, Job
 from redrive.core.settlement import Settlement
 from redrive.core.units import Millis, UnixMs
+from redrive.core.values import value
 
 
 class Clock(Protocol):
@@ -62,7 +63,7 @@ class Features:
 # ---------------------------------------------------------------------------------------------------- broker
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@value
 class Outgoing:
     """One message to publish. `due_at` None or past: at once. `once`: publish only if its (queue, key) has no live
     record; a record in `dead_lettered` starts a new cycle. `digest` (sha-256 hex of the body) is
@@ -86,7 +87,7 @@ class Published:
     conflict: bool = False
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@value
 class Lease:
     """A delivery in hand. `ref` is the adapter's own handle. Stale once `token` is no longer the message's."""
 
@@ -95,7 +96,7 @@ class Lease:
     token: int
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@value
 class Received:
     """One hand-over. `starts`: starts of this copy not handed back, this one included, or None where the broker
     does not count. `history`: what earlier starts left behind, oldest first; a start that never ended is in it as
@@ -111,7 +112,7 @@ class Received:
     history: tuple[Attempt, ...] = ()
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@value
 class Settle:
     """End one delivery. `entry` is the history entry of the attempt that just ended, kept with the message on a
     Retry (and on a Requeue, where it tells of an interruption). A `settlement.DeadLetter` removes the message:
@@ -390,7 +391,7 @@ class JobStore(Protocol):
 # ---------------------------------------------------------------------------------------------------- ledger
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@value
 class Taken:
     """A received delivery with the verdict on its key (None: idempotency is off, or the message has no key)."""
 
@@ -398,7 +399,7 @@ class Taken:
     verdict: Verdict | None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@value
 class End:
     """One delivery's decided end. `letter` with `settlement.DeadLetter`, always; `entry` as in `Settle`.
     `claim_expires_at`: when a terminal record may go. `closes_letter`: the letter a redriven copy came from:

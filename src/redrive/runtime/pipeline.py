@@ -9,7 +9,8 @@ from take to the end of its commit, and its lease is renewed as long.
 
 A *pump* runs whenever something changed. It commits the ends that were decided since the last one and takes as many
 messages as there are free slots, both in the same turn of the loop, so that a ledger that groups its writes makes one
-of them. While a queue is busy two takes of half the slots alternate: one half is handled while the other is written.
+of them. One take is under way at a time: two of half the slots would come back together all the same, because the
+writer's answer and its next statement want the interpreter lock that the handlers then hold.
 
 Failure by failure:
 - take or commit raises: consuming pauses with a growing, jittered delay; decided ends are kept and committed again.
@@ -66,7 +67,8 @@ MAX_TAKE: Final = 500
 MAX_COMMITS: Final = 2
 """Commits under way at once; what ends meanwhile goes together with the next."""
 
-Processed = tuple[Delivery, End, float]
+Processed = tuple[Delivery, float]
+"""A delivery whose handler succeeded, and how long it took (ms)."""
 
 
 class Pipeline:
@@ -87,11 +89,9 @@ class Pipeline:
         self._endings = Endings(consumer, system=app.name, clock=app.clock, worker=worker)
         self._throttle = Throttle(consumer, app.clock, app.events)
         self._runner = self._make_runner()
-        self._take_limit = min(MAX_TAKE, max(1, -(-consumer.concurrency // 2)))
         self._processed: list[Processed] = []
         self._ended: list[Ended] = []
         self._running = 0
-        self._reserved = 0
         self._takes = 0
         self._commits = 0
         self._committing = 0
@@ -99,7 +99,6 @@ class Pipeline:
         self._waiting: set[asyncio.Task[None]] = set()
         self._pump_is_scheduled = False
         self._wakes_at: float | None = None
-        self._is_busy = False
         self._has_suspects = False
         self._is_alone = False
         self._stopping = False
@@ -194,29 +193,26 @@ class Pipeline:
         if not self._is_paused:
             if (self._processed or self._ended) and self._commits < MAX_COMMITS:
                 self._flush()
-            while self._start_take():
-                pass
+            self._start_take()
         if self._stopping and self.is_quiet():
             self._drained.set()
         self._gate.notify()
 
-    def _start_take(self) -> bool:
-        consumer = self.consumer
-        if self._stopping or self._takes > self._is_busy or not self._gate.is_open:
-            return False
-        free = consumer.concurrency - self._running - self._reserved
-        if free < 1 or self._unsettled > 2 * consumer.concurrency:
-            return False
-        limit = self._throttle.grant(1 if self._has_suspects else min(free, self._take_limit))
+    def _start_take(self) -> None:
+        concurrency = self.consumer.concurrency
+        if self._stopping or self._takes or not self._gate.is_open:
+            return
+        free = concurrency - self._running
+        if free < 1 or self._unsettled > 2 * concurrency:
+            return
+        limit = self._throttle.grant(1 if self._has_suspects else min(free, MAX_TAKE))
         if limit < 1:
             self._wake_later()
-            return False
+            return
         self._takes += 1
-        self._reserved += limit
-        waiting = self._spawn(self._take(limit, wait_ms=0 if self._takes > 1 else TAKE_WAIT_MS))
+        waiting = self._spawn(self._take(limit, wait_ms=TAKE_WAIT_MS))
         self._waiting.add(waiting)
         waiting.add_done_callback(self._waiting.discard)
-        return True
 
     def _wake_later(self) -> None:
         """Pump again when rate or breaker allow something."""
@@ -261,14 +257,9 @@ class Pipeline:
         finally:
             # Also where it was cancelled, because the worker stops: it has taken nothing then.
             self._takes -= 1
-            self._reserved -= limit
             self._throttle.give_back(limit, len(batch))
             self.schedule_pump()
-        self._is_busy = len(batch) == limit and not self._has_suspects
         self._running += len(batch)
-        if self._is_busy:
-            # The other half of the slots: written while this half is handled.
-            self._start_take()
         if batch:
             self._start_batch(batch)
 
@@ -343,7 +334,6 @@ class Pipeline:
         if self._stopping or self._is_paused or self._throttle.grant(1) < 1:
             return False
         self._takes += 1
-        self._reserved += 1
         running = self._running
         await self._take(1, wait_ms=0)
         return self._has_suspects and self._running + self._unsettled > running
@@ -394,7 +384,7 @@ class Pipeline:
         delivery._state = DeliveryState.SETTLED
         self._running -= 1
         duration = self._clock.monotonic_ms() - delivery._started_ms
-        self._processed.append((delivery, self.processed_end(delivery), duration))
+        self._processed.append((delivery, duration))
         self._throttle.succeeded()
         if not self._pump_is_scheduled:
             self._pump_is_scheduled = True
@@ -481,7 +471,9 @@ class Pipeline:
         self._spawn(self._commit(processed, ended))
 
     async def _commit(self, processed: list[Processed], ended: list[Ended]) -> None:
-        ends = [end for _, end, _ in processed]
+        now = self._clock.now()
+        processed_end = self._endings.processed
+        ends = [processed_end(delivery, now) for delivery, _ in processed]
         ends += [each.end for each in ended]
         settled: Sequence[bool | None] | None = None
         try:
@@ -525,7 +517,7 @@ class Pipeline:
     def _settled(self, processed: list[Processed], ended: list[Ended], settled: Sequence[bool | None]) -> None:
         told = []
         in_hand = self.in_hand
-        for (delivery, _, duration), is_settled in zip(processed, settled, strict=False):
+        for (delivery, duration), is_settled in zip(processed, settled, strict=False):
             in_hand.pop(id(delivery), None)
             if is_settled:
                 told.append((delivery, round(duration)))

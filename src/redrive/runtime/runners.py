@@ -48,9 +48,16 @@ class TaskRunner:
         self._handler = host.consumer.handler
         self._wants_delivery = host.consumer.wants_delivery
         self._monotonic_ms = host.app.clock.monotonic_ms
+        self._name = f"redrive {host.consumer.queue}"
 
     def start(self, delivery: Delivery, payload: Any) -> None:
-        delivery._running = self._host.loop.create_task(self._run(delivery, payload), context=self._host.context.copy())
+        run, context = self._run(delivery, payload), self._host.context.copy()
+        loop = self._host.loop
+        if loop.get_task_factory() is None:
+            # What `create_task` does then, but for a detour per message.
+            delivery._running = asyncio.Task(run, loop=loop, name=self._name, context=context)
+        else:
+            delivery._running = loop.create_task(run, name=self._name, context=context)
 
     def cancel(self, delivery: Delivery, reason: CancelReason) -> None:  # noqa: ARG002 - all reasons stop a task alike
         self._host.loop.call_soon_threadsafe(self._cancel, delivery)

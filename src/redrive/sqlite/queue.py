@@ -165,14 +165,15 @@ def lease(
     if not head.rows:
         return None
     until = tx.now + lease_ms
-    holder = clean(worker)
-    leased = []
-    for place, row in enumerate(head.rows):
-        seq, priority, due_at, starts, token, entries = row[:6]
-        attempt, claim_id = (starts + 1, None) if held is None else held[place]
-        counts = (starts + 1, token + 1, entries, attempt)
-        leased.append((seq, head.queue_id, priority, due_at, *counts, claim_id, tx.now, until, holder))
-    insert_rows(tx.connection, sql.INSERT_LEASED, leased)
+    if held is None:
+        held = [(row[3] + 1, None) for row in head.rows]
+    leased = [
+        (seq, priority, due_at, starts + 1, token + 1, entries, attempt, claim_id)
+        for (seq, priority, due_at, starts, token, entries, *_), (attempt, claim_id) in zip(
+            head.rows, held, strict=True
+        )
+    ]
+    insert_rows(tx.connection, sql.INSERT_LEASED, leased, same=(head.queue_id, tx.now, until, clean(worker)))
     tx.execute(sql.DELETE_READY_UP_TO, (head.queue_id, *head.rows[-1][1:3], head.rows[-1][0]))
     return Leased(head, until, _histories(tx, [row[0] for row in head.rows if row[5]]))
 

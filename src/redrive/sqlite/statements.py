@@ -80,9 +80,10 @@ SELECT_READY_AND_CLAIMS: Final = (
 )
 """(queue_id, limit): the next messages in order, with their bodies and what is known of their keys."""
 INSERT_LEASED: Final = (
-    "INSERT INTO redrive_leased (seq, queue_id, priority, due_at, starts, token, entries, attempt, claim_id, "
-    "started_at, lease_until, worker)"
+    "INSERT INTO redrive_leased (queue_id, started_at, lease_until, worker, seq, priority, due_at, starts, token, "
+    "entries, attempt, claim_id)"
 )
+"""The first four are the same for the whole batch."""
 DELETE_READY_UP_TO: Final = "DELETE FROM redrive_ready WHERE queue_id = ? AND (priority, due_at, seq) <= (?, ?, ?)"
 NEW_CLAIMS: Final = (
     "INSERT INTO redrive_claim (queue_id, key, state, attempts, cycle, token, owner, lease_until, updated_at) "

@@ -25,21 +25,23 @@ _NUMBERS: Final = msgspec.json.Encoder()
 MAX_VARIABLES: Final = 32_766
 """SQLite's default limit of `?` in one statement (sqlite.org/limits.html)."""
 
+
 def numbers(values: Sequence[Any]) -> str:
     """Whole numbers, or lists of them, for `json_each(?)`. No text: JSON of SQLite cuts at a NUL."""
     return _NUMBERS.encode(values).decode()
 
 
-def insert_rows(connection: sqlite3.Connection, head: str, rows: Sequence[Sequence[Any]]) -> int:
-    """`head` is "INSERT INTO t (a, b)"; each row has one value per column. Rowids given out are consecutive; returns
-    the last (what it was before, where there are no rows).
+def insert_rows(
+    connection: sqlite3.Connection, head: str, rows: Sequence[Sequence[Any]], *, same: Sequence[Any] = ()
+) -> int:
+    """`head` is "INSERT INTO t (a, b)"; each row has one value per column, after those that are the `same` in all.
+    Rowids given out are consecutive; returns the last (what it was before, where there are no rows).
     """
     last = 0
     for piece in pieces(rows, len(rows[0]) if rows else 1):
         width, size = len(piece[0]), _size_for(len(piece))
-        given = list(chain.from_iterable(piece))
-        given += [None] * (width * (size - len(piece)))
-        last = connection.execute(_insert_statement(head, width, size), [*given, len(piece)]).lastrowid or 0
+        given = [*same, *chain.from_iterable(piece), *[None] * (width * (size - len(piece))), len(piece)]
+        last = connection.execute(_insert_statement(head, len(same), width, size), given).lastrowid or 0
     return last
 
 
@@ -48,8 +50,8 @@ def _size_for(count: int) -> int:
 
 
 @cache
-def _insert_statement(head: str, width: int, size: int) -> str:
-    return f"{head} SELECT * FROM (VALUES {values_list(width, size)}) LIMIT ?"  # noqa: S608 - question marks
+def _insert_statement(head: str, same: int, width: int, size: int) -> str:
+    return f"{head} SELECT {'?, ' * same}* FROM (VALUES {values_list(width, size)}) LIMIT ?"  # noqa: S608 - question marks
 
 
 @cache
