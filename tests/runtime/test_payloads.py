@@ -1,4 +1,6 @@
-"""What a handler is given, and what happens to bodies it cannot be given (case PF-01 to PF-08)."""
+"""What a handler is given, and what happens to bodies it cannot be given (case PF-01, PF-02, PF-03, PF-05,
+PF-06, PF-08).
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""The stepwise ledger, cut off between any two of its steps: a duplicate may be left behind, never a hole."""
+"""The stepwise ledger, cut off between any two of its steps: a duplicate may be left behind, never a hole (case DS-01,
+DS-02, DS-03, RD-02).
+"""
 
 from __future__ import annotations
 

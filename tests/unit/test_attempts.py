@@ -1,4 +1,4 @@
-"""The true attempt number, from everything that counts it."""
+"""The true attempt number, from everything that counts it (case RC-01, RC-02)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Durations, instants and delays on the wire."""
+"""Durations, instants and delays on the wire (case BO-03, BO-05)."""
 
 from __future__ import annotations
 

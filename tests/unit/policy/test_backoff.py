@@ -1,4 +1,4 @@
-"""Backoff and jitter: exact numbers, bounds, and jitter as a distribution."""
+"""Backoff and jitter: exact numbers, bounds, and jitter as a distribution (case BO-01, BO-02)."""
 
 from __future__ import annotations
 
