@@ -214,7 +214,7 @@ def test_a_port_that_is_taken_is_said(redrive: Cli) -> None:
         shown = redrive("serve", "shop:app", "--port", str(port), "--json")
 
     assert 2 == shown.code
-    assert "--port" in shown.error["hint"]
+    assert "another port" in shown.error["hint"]
 
 
 async def test_several_processes_are_probed_and_counted_as_one(start: Start, redrive: Cli, here: Path) -> None:

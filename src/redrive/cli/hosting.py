@@ -18,9 +18,10 @@ from typing import TYPE_CHECKING, Any, Final
 from redrive.cli.options import parse_duration
 from redrive.cli.output import note, print_json, say
 from redrive.core.units import Millis, duration_ms
-from redrive.errors import BrokerUnavailableError, ConfigurationError, RedriveError, SchemaTooNewError
+from redrive.errors import BrokerUnavailableError, ConfigurationError, SchemaTooNewError
 from redrive.runtime.app import Redrive
 from redrive.runtime.events import Level
+from redrive.runtime.outage import Outage
 
 if TYPE_CHECKING:
     from redrive.runtime.logs import Style
@@ -28,8 +29,6 @@ if TYPE_CHECKING:
     from redrive.runtime.worker import Worker
     from redrive.web.readiness import Readiness
 
-OPEN_PAUSE_MS: Final[Millis] = 500
-OPEN_PAUSE_MAX_MS: Final[Millis] = 10_000
 _STYLES: Final[dict[str, Style]] = {"auto": "auto", "json": "json", "text": "console"}
 
 
@@ -99,7 +98,6 @@ class _Host:
         self._stopping = asyncio.Event()
         self._worker: Worker | None = None
         self._readiness: Readiness | None = None
-        self._closed_queues: tuple[str, ...] = ()
         if options.is_working:
             self._worker = app.worker(options.queues, owns_process=True)
 
@@ -147,29 +145,21 @@ class _Host:
 
     async def _open(self, stack: AsyncExitStack) -> bool:
         """Open the app as soon as its broker lets us; False where we were told to stop before."""
-        pause_ms = OPEN_PAUSE_MS
+        app = self._app
+        queues = self._options.queues or tuple(app.consumers) or ("-",)
+        outage = Outage(queues, app.settings, clock=app.clock, events=app.events)
         while not self._stopping.is_set():
             try:
-                await self._app.open()
+                await app.open()
             except (BrokerUnavailableError, SchemaTooNewError) as error:
-                self._tell_closed(error, pause_ms)
+                if self._readiness is not None:
+                    self._readiness.failed_to_open = error
+                await _at_most(self._stopping.wait(), outage.failed(error))
             else:
-                stack.push_async_callback(self._app.close)
-                for queue in self._closed_queues:
-                    self._app.events.emit("consumer.resumed", queue=queue)
+                stack.push_async_callback(app.close)
+                outage.succeeded()
                 return True
-            await _at_most(self._stopping.wait(), pause_ms)
-            pause_ms = min(OPEN_PAUSE_MAX_MS, 2 * pause_ms)
         return False
-
-    def _tell_closed(self, error: RedriveError, pause_ms: Millis) -> None:
-        if self._readiness is not None:
-            self._readiness.failed_to_open = error
-        self._closed_queues = tuple(self._options.queues or self._app.consumers) or ("-",)
-        for queue in self._closed_queues:
-            self._app.events.emit(
-                "consumer.paused", queue=queue, error_code=error.code, error_text=str(error), delay_ms=pause_ms
-            )
 
 
 def _reporting(directory: Path, tally: Any, readiness: Readiness) -> TallyWriter:

@@ -141,6 +141,16 @@ EVENTS: Final[Mapping[str, EventType]] = {
             "delay_ms": "until the next try",
         },
     ),
+    "consumer.still_paused": EventType(
+        level=Level.DEBUG,
+        text="Consuming still paused: another try failed",
+        fields={
+            "queue": "consumer queue",
+            "error_code": "code of the RedriveError",
+            "error_text": "text",
+            "delay_ms": "until the next try",
+        },
+    ),
     "consumer.resumed": EventType(level=Level.INFO, text="Consuming resumed", fields={"queue": "consumer queue"}),
     "worker.started": EventType(
         level=Level.INFO, text="Worker started", fields={"worker": "name", "queues": "list", "pid": "process id"}

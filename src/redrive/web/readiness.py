@@ -50,7 +50,7 @@ class Readiness:
 
     def _watch(self, event: Event) -> None:
         match event.name:
-            case "consumer.paused":
+            case "consumer.paused" | "consumer.still_paused":
                 self._pause(event.fields)
             case "consumer.resumed":
                 self._paused.pop(str(event.fields["queue"]), None)
