@@ -160,16 +160,21 @@ class Terminal:
         os.close(self._master)
 
 
-def test_a_sigterm_in_the_middle_leaves_no_process_behind(root: Path, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("number", "code"), [(signal.SIGTERM, 130), (signal.SIGHUP, 130), (signal.SIGKILL, -signal.SIGKILL)]
+)
+def test_a_signal_in_the_middle_leaves_no_process_behind(
+    root: Path, tmp_path: Path, number: signal.Signals, code: int
+) -> None:
     demo = subprocess.Popen([*COMMAND, "--once", "--directory", str(tmp_path)], cwd=root, stdout=subprocess.DEVNULL)
     try:
         await_true(lambda: any(event["event"] == "worker.started" for event in _events_so_far(tmp_path)))
         [started] = [event for event in _events_so_far(tmp_path) if event["event"] == "worker.started"]
 
-        demo.send_signal(signal.SIGTERM)
+        demo.send_signal(number)
 
-        assert 130 == demo.wait(WAIT_S)
-        assert is_gone(started["pid"])
+        assert code == demo.wait(WAIT_S)
+        await_true(lambda: is_gone(started["pid"]))
     finally:
         demo.kill()
         demo.wait()

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
 import shlex
 import socket
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
+
+from redrive.runtime.hosting import LIFELINE
 
 STOP_WAIT_S: Final = 15.0
 """A child that has not ended so long after SIGTERM is killed."""
@@ -25,7 +28,10 @@ class DemoError(Exception):
 
 
 class Child:
-    """One `redrive …` process. Its standard error goes to a file; the JSON lines in it are handed on as they come."""
+    """One `redrive …` process. Its standard error goes to a file; the JSON lines in it are handed on as they come.
+
+    It holds one end of a pipe whose other end only we have: killed at any moment, we take it with us.
+    """
 
     def __init__(self, arguments: Sequence[str], *, log: Path, environment: Mapping[str, str], cwd: Path) -> None:
         self.arguments = tuple(arguments)
@@ -34,6 +40,7 @@ class Child:
         self._cwd = cwd
         self._process: asyncio.subprocess.Process | None = None
         self._reading: asyncio.Task[None] | None = None
+        self._lifeline: int | None = None
 
     @property
     def pid(self) -> int:
@@ -48,18 +55,23 @@ class Child:
 
     async def start(self, on_line: Callable[[dict[str, Any]], None]) -> None:
         """Start it; `on_line` gets every JSON line of its log."""
-        self._process = await asyncio.create_subprocess_exec(
-            *COMMAND,
-            *self.arguments,
-            stdin=asyncio.subprocess.DEVNULL,
-            stdout=asyncio.subprocess.PIPE,
-            stderr=asyncio.subprocess.STDOUT,
-            env=self._environment,
-            cwd=self._cwd,
-            limit=1024 * 1024,
-            # A group of its own: Ctrl-C reaches the demo alone, which then drains its children once, by their ids.
-            start_new_session=True,
-        )
+        theirs, self._lifeline = os.pipe()
+        try:
+            self._process = await asyncio.create_subprocess_exec(
+                *COMMAND,
+                *self.arguments,
+                stdin=asyncio.subprocess.DEVNULL,
+                stdout=asyncio.subprocess.PIPE,
+                stderr=asyncio.subprocess.STDOUT,
+                env={**self._environment, LIFELINE: str(theirs)},
+                pass_fds=(theirs,),
+                cwd=self._cwd,
+                limit=1024 * 1024,
+                # A group of its own: Ctrl-C reaches the demo alone, which then drains its children once, by their ids.
+                start_new_session=True,
+            )
+        finally:
+            os.close(theirs)
         self._reading = asyncio.create_task(self._read(on_line))
 
     async def _read(self, on_line: Callable[[dict[str, Any]], None]) -> None:
@@ -82,7 +94,7 @@ class Child:
 
     async def stop(self) -> None:
         """SIGTERM, as a deploy does; SIGKILL where that takes too long. Returns when it is gone."""
-        if self._process is None:
+        if self._process is None or self._lifeline is None:
             return
         if self._process.returncode is None:
             self._process.terminate()
@@ -93,6 +105,8 @@ class Child:
                 await self._process.wait()
         if self._reading is not None:
             await self._reading
+        os.close(self._lifeline)
+        self._lifeline = None
 
     def _tail(self) -> str:
         return "\n".join(self.log.read_text("utf-8", "replace").splitlines()[-TAIL_LINES:])

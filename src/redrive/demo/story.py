@@ -14,6 +14,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Final
+from urllib.parse import quote
 
 import redrive
 from redrive.core.idempotency import ClaimState
@@ -101,7 +102,7 @@ class Story:
         self._say = teller
         self._stays = stays
         self._spec, self._cwd = _example()
-        self._url = f"sqlite:///{place / 'courier.db'}"
+        self._url = f"sqlite:///{quote(str(place / 'courier.db'), safe='/ ')}"
         self._downstream = FlakyService()
         self._courier = Courier(name=SOURCE, secret=secrets.token_urlsafe(24), port=free_port())
         self._environment = self._child_environment(environment)
@@ -129,11 +130,14 @@ class Story:
         }
 
     async def tell(self) -> Summary:
-        """The whole story. Raises `DemoError` where it cannot go on, `CancelledError` when SIGTERM ends it."""
+        """The whole story. Raises `DemoError` where it cannot go on, `CancelledError` when it is ended by SIGTERM or by
+        a terminal that is closed.
+        """
         started = time.monotonic()
         telling = asyncio.current_task()
         assert telling is not None
-        asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, telling.cancel)
+        for number in (signal.SIGTERM, signal.SIGHUP):
+            asyncio.get_running_loop().add_signal_handler(number, telling.cancel)
         try:
             await self._start()
             async with self._app:
