@@ -7,7 +7,8 @@
     @app.consumer("orders.created", retry=Retry(max_attempts=5, backoff=Exponential("1s", cap="60s")))
     async def charge(order: dict) -> None: ...
 
-Everything a user needs is here; what is not here may change.
+Everything an app needs is here; beside it are `redrive.ingest` (webhooks), `redrive.testing` and `redrive.errors` (the
+errors of commands and of the service, too). What is in none of these may change.
 
 A name is loaded when it is first used: the command line starts without the worker, a publisher without the rest.
 """
@@ -29,12 +30,14 @@ if TYPE_CHECKING:
         InvalidMessageError,
         LeaseLostError,
         MissingExtraError,
-        NotFoundError,
-        QueueNotFoundError,
         RedriveError,
+        SchemaTooNewError,
+        StorageCorruptError,
+        UnsupportedError,
     )
     from redrive.runtime.app import Redrive
     from redrive.runtime.delivery import Delivery
+    from redrive.runtime.events import Event
     from redrive.runtime.settings import Settings
     from redrive.runtime.worker import Worker
 
@@ -45,23 +48,25 @@ __all__ = [
     "DeadLetter",
     "Decorrelated",
     "Delivery",
+    "Event",
     "Exponential",
     "Fixed",
     "InvalidMessageError",
     "LeaseLostError",
     "Message",
     "MissingExtraError",
-    "NotFoundError",
     "Published",
-    "QueueNotFoundError",
     "Redrive",
     "RedriveError",
     "Requeue",
     "Retry",
     "RetryLater",
     "Rule",
+    "SchemaTooNewError",
     "Settings",
+    "StorageCorruptError",
     "Tiers",
+    "UnsupportedError",
     "Worker",
 ]
 
@@ -72,23 +77,25 @@ _WHERE: Final = {
     "DeadLetter": "redrive.core.signals",
     "Decorrelated": "redrive.core.policy.backoff",
     "Delivery": "redrive.runtime.delivery",
+    "Event": "redrive.runtime.events",
     "Exponential": "redrive.core.policy.backoff",
     "Fixed": "redrive.core.policy.backoff",
     "InvalidMessageError": "redrive.errors",
     "LeaseLostError": "redrive.errors",
     "Message": "redrive.core.message",
     "MissingExtraError": "redrive.errors",
-    "NotFoundError": "redrive.errors",
     "Published": "redrive.core.ports",
-    "QueueNotFoundError": "redrive.errors",
     "Redrive": "redrive.runtime.app",
     "RedriveError": "redrive.errors",
     "Requeue": "redrive.core.signals",
     "Retry": "redrive.core.policy.retry",
     "RetryLater": "redrive.core.signals",
     "Rule": "redrive.core.policy.classify",
+    "SchemaTooNewError": "redrive.errors",
     "Settings": "redrive.runtime.settings",
+    "StorageCorruptError": "redrive.errors",
     "Tiers": "redrive.core.policy.backoff",
+    "UnsupportedError": "redrive.errors",
     "Worker": "redrive.runtime.worker",
 }
 

@@ -15,6 +15,7 @@ from redrive import (
     DeadLetter,
     Decorrelated,
     Delivery,
+    Event,
     Exponential,
     Fixed,
     Message,
@@ -25,8 +26,11 @@ from redrive import (
     Retry,
     RetryLater,
     Rule,
+    SchemaTooNewError,
     Settings,
+    StorageCorruptError,
     Tiers,
+    UnsupportedError,
     Worker,
 )
 from redrive.core.message import Headers
@@ -109,6 +113,8 @@ async def use() -> None:
         worker.stop()
     try:
         await app.open()
+    except (StorageCorruptError, SchemaTooNewError, UnsupportedError) as error:
+        assert_type(error.text, str)
     except BrokerUnavailableError as error:
         assert_type(error.code, str)
         assert_type(error.hint, str)
@@ -118,5 +124,10 @@ async def use() -> None:
 
 def watch() -> None:
     """Events and consumers."""
-    app.events.subscribe(lambda event: seen.update(event.fields))
+
+    def alert(event: Event) -> None:
+        assert_type(event.name, str)
+        seen.update(event.fields)
+
+    app.events.subscribe(alert)
     seen: dict[str, Any] = {queue: consumer.max_attempts for queue, consumer in app.consumers.items()}

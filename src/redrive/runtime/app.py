@@ -227,7 +227,8 @@ class Redrive:
         `payload`: bytes go as they are, text as UTF-8, anything else as JSON. `delay`: not handed out before.
         `idempotency_key`: handled once per consumer queue (None: `message_id`; neither: no idempotency).
         `priority`: 1 is the most urgent. `ttl`: dead-lettered as EXPIRED when older. `once`: send only if the key is
-        not known to the queue; the answer then says `duplicate`. `properties`: correlation_id, reply_to, … as in
+        not known to the queue; the answer then says `duplicate`. `digest`: kept with the key of a `once` message;
+        another one under the same key is answered with `conflict`. `properties`: correlation_id, reply_to, … as in
         AMQP 0-9-1.
 
         Raises `InvalidMessageError` (nothing was sent) and `BrokerUnavailableError` (repeat it with the same

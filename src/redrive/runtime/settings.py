@@ -45,7 +45,8 @@ class Settings:
     or one process per CPU. `grace`: how long a stopping worker waits for what runs. `max_body_bytes` and
     `max_decoded_bytes` bound a body as stored and after gzip. `default_content_type`: what a message without one is.
     `pause_initial` and `pause_max` bound the waits while the broker is away. `upkeep_interval`: between two rounds of
-    pruning and rescue.
+    pruning. `processes`: workers that `redrive work` starts. `host` and `port`: where `redrive up` and `serve` listen.
+    `log_level`: debug, info, warn or error. `log_format`: `json`, `text`, or `auto` (text at a terminal).
     """
 
     broker: str = "sqlite:///redrive.db"

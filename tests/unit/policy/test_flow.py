@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 from dataclasses import replace
+from typing import Any
 from fractions import Fraction
 
 import pytest
@@ -240,8 +241,8 @@ def test_a_probe_is_taken_only_of_an_open_breaker(state: BreakerState) -> None:
         probing(replace(CLOSED, state=state))
 
 
-@pytest.mark.parametrize("failures", [0, -1, True])
-def test_a_breaker_needs_at_least_one_failure(failures: int) -> None:
+@pytest.mark.parametrize("failures", [0, -1, True, "20", None, 1.5])
+def test_a_breaker_needs_at_least_one_failure(failures: Any) -> None:
     with pytest.raises(ConfigurationError, match=r"breaker\.failures"):
         BreakerPolicy(failures=failures)
 

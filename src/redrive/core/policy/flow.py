@@ -169,14 +169,24 @@ BREAKER_TRANSITIONS: Final[dict[BreakerState, dict[BreakerEvent, BreakerState]]]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BreakerPolicy:
-    """Open after `failures` consecutive transient failures; probe after `probe`'s delay, longer each time it fails."""
+    """Open after `failures` consecutive transient failures; probe after `probe`'s delay, longer each time it fails.
+
+    Raises `ConfigurationError` naming the field.
+
+    >>> BreakerPolicy(failures=50, probe=Exponential("5s", cap="5m")).failures
+    50
+    """
 
     failures: int = 20
     probe: Backoff = Exponential("1s", cap="60s", jitter="equal")  # noqa: RUF009 - frozen
 
     def __post_init__(self) -> None:
-        if isinstance(self.failures, bool) or self.failures < 1:
-            raise ConfigurationError(f"breaker.failures is {self.failures!r}: it must be 1 or more.")
+        if not _is_count(self.failures):
+            raise ConfigurationError(f"breaker.failures is {self.failures!r}: it must be a whole number, 1 or more.")
+
+
+def _is_count(value: object) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool) and value >= 1
 
 
 DEFAULT_BREAKER: Final = BreakerPolicy()
