@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import itertools
 from dataclasses import replace
-from typing import Any
 from fractions import Fraction
+from typing import Any
 
 import pytest
 from hypothesis import given
