@@ -147,7 +147,7 @@ def test_a_completion_script_can_be_had(here: Path) -> None:
         (("dlq", "list", "--app", "shop:app", "--since", "yesterday"), "no time", "2h"),
         (("dlq", "list", "orders", "refunds", "--app", "shop:app"), "One queue at a time", ""),
         (("dlq", "redrive", "--app", "shop:app"), "Which letters", "--all"),
-        (("dlq", "redrive", "orders", "--rate", "fast", "--app", "shop:app"), "--rate", "50/s"),
+        (("dlq", "redrive", "orders", "--rate", "fast", "--app", "shop:app"), "--rate", "5/s"),
         (("dlq", "close", "--app", "shop:app"), "Which letters", "--all"),
         (("work", "nothing:app"), "no module", "directory"),
         (("work", "shop:ap"), "does not exist", "shop:app"),

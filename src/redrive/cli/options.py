@@ -5,13 +5,14 @@ from __future__ import annotations
 import getpass
 import re
 import time
-from datetime import datetime, timedelta
+from datetime import timedelta
 from enum import StrEnum
 from typing import Annotated, Any, Final, TypeAlias
 
 import typer
 
-from redrive.core.units import UnixMs, duration_ms
+from redrive.core.policy import flow
+from redrive.core.units import UnixMs, duration_ms, parse_instant
 from redrive.errors import ConfigurationError
 
 FILTERS: Final = "Which letters"
@@ -115,8 +116,6 @@ IdOption: TypeAlias = Annotated[
 ]
 
 _RELATIVE: Final = re.compile(r"\d+(?:\.\d+)?\s*(?:ms|s|m|h|d)", re.ASCII)
-_RATE: Final = re.compile(r"(\d+(?:\.\d+)?)\s*(?:/\s*(s|sec|second|m|min|minute|h|hour))?", re.ASCII)
-_SECONDS: Final = {"s": 1, "m": 60, "h": 3_600}
 
 
 def parse_time(text: str | None, name: str, *, now: UnixMs | None = None) -> UnixMs | None:
@@ -130,43 +129,32 @@ def parse_time(text: str | None, name: str, *, now: UnixMs | None = None) -> Uni
         base = time.time_ns() // 1_000_000 if now is None else now
         return base - duration_ms(text, field=name)
     try:
-        at = datetime.fromisoformat(text.strip())
-    except ValueError:
-        raise ConfigurationError(
-            f'{name} is "{text}", which is no time.', hint="Write 2h for two hours ago, or 2026-01-31T12:00:00+01:00."
-        ) from None
-    if at.utcoffset() is None:
-        raise ConfigurationError(
-            f'{name} is "{text}", a time without an offset.',
-            hint=f"Write {text}Z for UTC, or an offset such as +01:00.",
-        )
-    return round(at.timestamp() * 1_000)
+        return parse_instant(text, field=name)
+    except ConfigurationError as error:
+        hint = "Write 2h for two hours ago, or an instant such as 2026-01-31T12:00:00+01:00 or 2026-01-31T11:00:00Z."
+        raise ConfigurationError(error.text, hint=hint) from None
 
 
 def parse_duration(text: str | None, name: str) -> timedelta | None:
     """A duration as everywhere, or just a number of seconds. Raises `ConfigurationError` naming the option."""
     if text is None:
         return None
-    number = text.strip()
-    is_plain = number.isascii() and number.replace(".", "", 1).isdigit()
     try:
-        return timedelta(milliseconds=duration_ms(float(number) if is_plain else number, field=name))
+        return timedelta(milliseconds=duration_ms(_number_or_text(text), field=name))
     except ConfigurationError as error:
         hint = "Write a number with its unit: 1500ms, 30s, 5m, 2h, 7d; without one it is seconds."
         raise ConfigurationError(error.text, hint=hint) from None
 
 
 def parse_rate(text: str | None) -> float | None:
-    """A rate as so many per second: `50`, `50/s`, `100/min`, `1000/h`."""
-    if text is None:
-        return None
-    found = _RATE.fullmatch(text.strip())
-    rate = float(found[1]) / _SECONDS[(found[2] or "s")[0]] if found else 0
-    if rate <= 0:
-        raise ConfigurationError(
-            f'--rate is "{text}".', hint="Write so many per time: 50/s, 100/min, or 50 (a second)."
-        )
-    return rate
+    """A rate as so many per second: `50`, `50/s`, `100/min`, `1000/h`. Raises `ConfigurationError`."""
+    return None if text is None else flow.parse_rate(_number_or_text(text), field="--rate").per_s
+
+
+def _number_or_text(text: str) -> float | str:
+    """What is written without a unit, as the number it is."""
+    number = text.strip()
+    return float(number) if number.isascii() and number.replace(".", "", 1).isdigit() else number
 
 
 def actor_name(actor: str | None) -> str:

@@ -78,14 +78,16 @@ def parse_instant(text: str, *, field: str = "time") -> UnixMs:
     Raises `ConfigurationError` naming `field`: not a time, or one without an offset, which would mean another instant
     on every host.
     """
+    what = "which is no time"
     try:
         moment = datetime.fromisoformat(text.strip())
         if moment.utcoffset() is not None:
             return (moment - _EPOCH) // timedelta(milliseconds=1)
+        what = "a time without an offset"
     except (ValueError, OverflowError):
         pass
     raise ConfigurationError(
-        f"{field} is {text!r}, which is not an instant.",
+        f"{field} is {text!r}, {what}.",
         hint='Write RFC 3339 with an offset: "2026-01-31T12:00:00Z" or "2026-01-31T13:00:00+01:00".',
     )
 

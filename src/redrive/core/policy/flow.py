@@ -25,12 +25,17 @@ class Rate:
     count: int
     per_ms: Millis
 
+    @property
+    def per_s(self) -> float:
+        """Starts in a second."""
+        return self.count * 1_000 / self.per_ms
+
 
 RateSpec: TypeAlias = "Rate | str | int | float"
-"""What a user may write: "100/min", "5/s", "100 per 60 s", "100/60s", or a number per second."""
+"""What a user may write: "100/min", "0.5/s", "100 per 60 s", "100/60s", or a number per second."""
 
 MAX_RATE_COUNT: Final = 10**9
-_RATE: Final = re.compile(r"(\d{1,10})\s*(?:/|per)\s*(\d{1,10}(?:\.\d{1,6})?)?\s*([a-z]+)", re.ASCII)
+_RATE: Final = re.compile(r"(\d{1,10}(?:\.\d{1,6})?)\s*(?:/|per)\s*(\d{1,10}(?:\.\d{1,6})?)?\s*([a-z]+)", re.ASCII)
 _UNITS: Final = {
     **dict.fromkeys(("ms", "millisecond", "milliseconds"), "ms"),
     **dict.fromkeys(("s", "sec", "secs", "second", "seconds"), "s"),
@@ -63,7 +68,9 @@ def _rate_of(spec: RateSpec, field: str) -> Rate | None:
             found = _RATE.fullmatch(spec.strip().lower())
             if found is None or found[3] not in _UNITS:
                 return None
-            return Rate(count=int(found[1]), per_ms=duration_ms(f"{found[2] or 1}{_UNITS[found[3]]}", field=field))
+            count = Fraction(found[1])
+            per_ms = duration_ms(f"{found[2] or 1}{_UNITS[found[3]]}", field=field)
+            return Rate(count=count.numerator, per_ms=per_ms * count.denominator)
         case int() | float() if not isinstance(spec, bool) and _SLOWEST_PER_S <= spec <= MAX_RATE_COUNT:
             exact = Fraction(spec).limit_denominator(_MAX_PERIOD_S)
             return Rate(count=exact.numerator, per_ms=exact.denominator * 1_000)
