@@ -217,6 +217,17 @@ async def test_a_broker_that_is_away_is_503_with_retry_after(
     assert (503, "broker_unavailable", "5") == (answer.status, answer.code, answer.headers["retry-after"])
 
 
+async def test_an_app_nobody_opened_is_503_and_the_log_says_so_once(caplog: pytest.LogCaptureFixture) -> None:
+    clock = FakeClock()
+    gateway = Gateway(Redrive("shop", broker="memory://", clock=clock), "orders", sources={"courier-x": [SECRET]})
+
+    answers = [await send(gateway, BODY, signed(BODY)) for _ in range(2)]
+
+    assert [(503, "broker_unavailable")] * 2 == [(answer.status, answer.code) for answer in answers]
+    [record] = caplog.records
+    assert 'The app "shop" is not open.' in record.getMessage()
+
+
 async def test_a_publish_that_hangs_is_503_and_keeps_its_place_until_it_ends(
     make: Make, app: Redrive, monkeypatch: pytest.MonkeyPatch
 ) -> None:

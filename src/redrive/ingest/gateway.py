@@ -24,6 +24,7 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import json
+import logging
 import math
 import secrets as randomness
 from collections.abc import Callable
@@ -51,6 +52,8 @@ from redrive.ingest.signatures import RawHeaders, Refusal, Scheme, Verified, hea
 from redrive.ingest.sources import Source, Sources, SourcesReader, as_sources
 from redrive.ingest.webhook import Build, Envelope, InvalidBody, InvalidField, Webhook, body_digest, raw_message
 from redrive.runtime.app import Redrive
+
+_LOG: Final = logging.getLogger(__name__)
 
 DEFAULT_MAX_BODY_BYTES: Final = 1024 * 1024
 DEFAULT_RATE: Final = Rate(count=1_000, per_ms=1_000)
@@ -126,6 +129,7 @@ class Gateway:
         self._body_timeout_s = duration_ms(body_timeout, field="body_timeout") / 1_000
         self._enqueue_timeout_s = duration_ms(enqueue_timeout, field="enqueue_timeout") / 1_000
         self._in_flight = 0
+        self._is_told_closed = False
         self._reader: Callable[[], Sources] | None = sources if callable(sources) else None
         self._read_at_ms = app.clock.monotonic_ms()
         self._sources: Sources = sources() if callable(sources) else sources
@@ -263,6 +267,9 @@ class Gateway:
             published = publishing.result()
         except InvalidMessageError:
             raise Refused(too_large(self._max_body_bytes)) from None
+        except ConfigurationError as error:
+            self._tell_closed(error)
+            raise Refused(_unavailable("The gateway is not open yet.")) from error
         except RedriveError as error:
             raise Refused(_unavailable(f"The broker cannot take messages now ({error.code}).")) from error
         if published.conflict:
@@ -283,6 +290,12 @@ class Gateway:
             once=True,
             digest=body_digest(webhook.body),
         )
+
+    def _tell_closed(self, error: ConfigurationError) -> None:
+        """Once: to whoever mounted the gateway and did not open the app, nothing else would say so."""
+        if not self._is_told_closed:
+            self._is_told_closed = True
+            _LOG.warning("%s", error)
 
     def _conflict(self, request: _Request, webhook: Webhook, envelope: Envelope) -> Problem:
         self._app.events.emit("ingest.conflict", source=webhook.source, key=envelope.key, trace_id=request.trace_id)
