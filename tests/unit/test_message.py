@@ -4,7 +4,15 @@ from __future__ import annotations
 
 import pytest
 
-from redrive.core.message import Headers, Message, idempotency_key, is_broker_header, user_headers, without_own
+from redrive.core.message import (
+    Headers,
+    Message,
+    idempotency_key,
+    is_broker_header,
+    user_headers,
+    whole_number,
+    without_own,
+)
 
 
 @pytest.mark.parametrize(
@@ -61,3 +69,15 @@ def test_user_headers_are_neither_the_brokers_nor_redrives() -> None:
     }
 
     assert {"x-tenant": "t", "x-redriver": 1} == user_headers(headers)
+
+
+@pytest.mark.parametrize(
+    ("value", "number"),
+    [
+        (7, 7), ("7", 7), (b"7", 7), (0, 0), (10**30, 10**30), ("0" * 17 + "1", 1),
+        (-1, None), (True, None), (1.5, None), (None, None), ("", None), ("-1", None), ("1.0", None), (" 1", None),
+        ("\u0661", None), ("\u00b2", None), (b"\xff", None), ("9" * 19, None), ([1], None), ({}, None),
+    ],
+)  # fmt: skip
+def test_a_count_in_a_header_is_a_whole_number_or_its_digits(value: object, number: int | None) -> None:
+    assert number == whole_number(value)

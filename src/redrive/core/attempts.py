@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from redrive.core.idempotency import Acquired
-from redrive.core.message import OWN_HEADER_PREFIX, Headers
+from redrive.core.message import OWN_HEADER_PREFIX, Headers, whole_number
 
 HEADER_ATTEMPT: Final = f"{OWN_HEADER_PREFIX}-attempt"
 """The attempt this copy is to run as, written on every copy made for a retry."""
@@ -90,18 +90,8 @@ def failed_by_x_death(value: Any, *, queue: str) -> HeaderCount:
 
 
 def _count(value: Any) -> int | None:
-    """A count from a header: a whole number, or digits as text or bytes; None for anything else."""
-    if isinstance(value, bool):
-        return None
-    if isinstance(value, int):
-        return min(value, MAX_COUNT) if value >= 0 else None
-    text = _text(value)
-    return (
-        min(int(text), MAX_COUNT) if text and len(text) <= _MAX_DIGITS and text.isascii() and text.isdigit() else None
-    )
-
-
-_MAX_DIGITS: Final = 18
+    number = whole_number(value)
+    return None if number is None else min(number, MAX_COUNT)
 
 
 def _text(value: Any) -> str | None:

@@ -58,6 +58,19 @@ def is_own_header(name: str) -> bool:
     return name.lower().startswith(OWN_HEADER_PREFIXES)
 
 
+def whole_number(value: object) -> int | None:
+    """A count as headers carry it: a whole number from 0, or its digits as text or bytes; None for anything else."""
+    if isinstance(value, bytes):
+        value = value.decode("utf-8", "replace")
+    if isinstance(value, str):
+        return int(value) if value.isascii() and value.isdigit() and len(value) <= _MAX_DIGITS else None
+    return value if isinstance(value, int) and not isinstance(value, bool) and value >= 0 else None
+
+
+_MAX_DIGITS: Final = 18
+"""Longer ones are no count, and slow to read."""
+
+
 def without_own(headers: Headers) -> Headers:
     """What anyone may publish: the headers without redrive's own. A message passed on would else carry the link of
     the one it came from, and a forged link would close somebody's dead letter.

@@ -7,7 +7,14 @@ from typing import Any, Final
 
 from redrive.core.letters.fingerprint import fingerprint, group_title
 from redrive.core.letters.letter import Attempt, Letter, letter_id
-from redrive.core.message import HEADER_FIRST_FAILED_AT, HEADER_LETTER, HEADER_REDRIVEN_COUNT, Headers, Message
+from redrive.core.message import (
+    HEADER_FIRST_FAILED_AT,
+    HEADER_LETTER,
+    HEADER_REDRIVEN_COUNT,
+    Headers,
+    Message,
+    whole_number,
+)
 from redrive.core.policy.failure import Failure
 from redrive.core.settlement import Reason
 from redrive.core.units import Millis, UnixMs
@@ -92,11 +99,5 @@ def _first_failed_at(headers: Headers, history: Sequence[Attempt], now: UnixMs) 
 
 
 def _whole(value: Any, *, highest: int) -> int | None:
-    """A whole number from 0 to `highest`, or its digits as text; None for anything else."""
-    if isinstance(value, str) and value.isascii() and value.isdigit() and len(value) <= _MAX_DIGITS:
-        value = int(value)
-    is_whole = isinstance(value, int) and not isinstance(value, bool)
-    return value if is_whole and 0 <= value <= highest else None
-
-
-_MAX_DIGITS: Final = 15
+    number = whole_number(value)
+    return number if number is not None and number <= highest else None

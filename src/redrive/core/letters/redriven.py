@@ -16,6 +16,7 @@ from redrive.core.message import (
     Headers,
     Message,
     user_headers,
+    whole_number,
 )
 from redrive.core.redrive import Job
 from redrive.core.text import cut
@@ -62,10 +63,5 @@ def _ttl_ms(message: Message) -> Millis | None:
     """How long the message was first given to live: by its own deadline, else by AMQP's `expiration` (text of ms)."""
     if message.expires_at is not None:
         return max(0, message.expires_at - message.published_at)
-    text = message.properties.expiration
-    if text is None or not (text.isascii() and text.isdigit() and len(text) <= _MAX_DIGITS):
-        return None
-    return min(int(text), MAX_DELAY_MS)
-
-
-_MAX_DIGITS: Final = 15
+    ttl_ms = whole_number(message.properties.expiration)
+    return None if ttl_ms is None else min(ttl_ms, MAX_DELAY_MS)
