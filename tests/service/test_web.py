@@ -24,6 +24,7 @@ from redrive.testing.clock import FakeClock
 from redrive.testing.samples import QUEUE
 from redrive.web import HttpServer, Probes, compose, probes_app
 from redrive.web.probes import LETTERS_EVERY_MS
+from redrive.web.readiness import REFUSAL_HOLDS_MS, Readiness
 from tests.service.conftest import put_letters
 
 
@@ -139,6 +140,29 @@ async def test_a_paused_consumer_is_a_reason_until_it_resumes(app: Redrive, clie
 
     assert (503, 200) == (paused.status_code, resumed.status_code)
     assert [("consumer_paused", QUEUE)] == [(r["code"], r["queue"]) for r in paused.json()["reasons"]]
+
+
+async def test_a_webhook_the_broker_did_not_take_is_a_reason_for_a_while(app: Redrive, clock: FakeClock) -> None:
+    readiness = Readiness(app)
+    refused = {"source": "courier-x", "status": 503, "error_code": "broker_unavailable", "trace_id": None}
+
+    app.events.emit("ingest.refused", **refused)
+    refusing = await readiness.obstacles()
+    await clock.advance(REFUSAL_HOLDS_MS)
+    later = await readiness.obstacles()
+    app.events.emit("ingest.refused", **refused)
+    await app.publish(QUEUE, {})
+    taken = await readiness.obstacles()
+
+    assert (["broker_unavailable"], (), ()) == ([each.code for each in refusing], later, taken)
+
+
+async def test_a_webhook_that_is_wrong_is_no_reason(app: Redrive) -> None:
+    readiness = Readiness(app)
+
+    app.events.emit("ingest.refused", source=None, status=401, error_code="signature_mismatch", trace_id=None)
+
+    assert () == await readiness.obstacles()
 
 
 async def test_a_draining_worker_is_a_reason(app: Redrive, client: httpx.AsyncClient) -> None:

@@ -7,12 +7,16 @@ from dataclasses import dataclass
 from typing import Any, Final, Protocol
 
 from redrive.core.units import Millis
-from redrive.errors import ConfigurationError, RedriveError
+from redrive.errors import BrokerUnavailableError, ConfigurationError, RedriveError
 from redrive.runtime.app import Redrive
 from redrive.runtime.events import Event
 
 ASK_EVERY_MS: Final[Millis] = 1_000
 """However often somebody probes, the store is asked no more often than this."""
+
+REFUSAL_HOLDS_MS: Final[Millis] = 10_000
+"""So long a webhook that could not be enqueued keeps us from being ready. Then senders may come and try again: a disk
+that is full can be read, so only a write shows that there is room again."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -36,7 +40,8 @@ class Readiness:
     """Watches one app. `obstacles` is empty when it is ready.
 
     Not ready: before the app is open, while a consumer is paused because broker or store is away, while the worker
-    drains, when the store cannot be read (its schema is newer, it is damaged, locked or gone).
+    drains, when the store cannot be read (its schema is newer, it is damaged, locked or gone), and after it would not
+    take a webhook.
     """
 
     def __init__(self, app: Redrive) -> None:
@@ -45,6 +50,7 @@ class Readiness:
         self._draining: Obstacle | None = None
         self._store: Obstacle | None = None
         self._asked_ms: float | None = None
+        self._refused_ms: float | None = None
         self.failed_to_open: RedriveError | None = None
         app.events.subscribe(self._watch)
 
@@ -54,6 +60,10 @@ class Readiness:
                 self._pause(event.fields)
             case "consumer.resumed":
                 self._paused.pop(str(event.fields["queue"]), None)
+            case "ingest.refused" if event.fields["error_code"] == BrokerUnavailableError.code:
+                self._refused_ms = self._app.clock.monotonic_ms()
+            case "message.published":
+                self._refused_ms = None
             case "worker.draining" | "worker.stopped":
                 self._draining = Obstacle(code="draining", text="The worker drains and takes nothing new.")
             case "worker.started":
@@ -76,8 +86,14 @@ class Readiness:
         """The same without asking the store; from any thread."""
         if not self._app.is_open:
             return (self._not_open(),)
-        known = (self._draining, self._store, *tuple(self._paused.values()))
+        known = (self._draining, self._store, self._refusing(), *tuple(self._paused.values()))
         return tuple(obstacle for obstacle in known if obstacle is not None)
+
+    def _refusing(self) -> Obstacle | None:
+        at = self._refused_ms
+        if at is None or self._app.clock.monotonic_ms() - at >= REFUSAL_HOLDS_MS:
+            return None
+        return Obstacle(code=BrokerUnavailableError.code, text="The broker did not take the latest webhook.")
 
     def _not_open(self) -> Obstacle:
         error = self.failed_to_open
