@@ -21,6 +21,7 @@ from typing import Final, Protocol
 from redrive.core.letters.letter import ReviewState
 from redrive.core.letters.selection import OPEN_STATES, Selection
 from redrive.core.units import Millis, UnixMs
+from redrive.errors import LeaseLostError
 
 MAX_REDRIVES: Final = 3
 """A letter redriven this often already needs `force`."""
@@ -149,12 +150,14 @@ class Candidate(Protocol):
     def expires_at(self) -> UnixMs | None: ...
 
 
-def refusal(letter: Candidate, options: JobOptions, *, job_id: str, at: UnixMs | None = None) -> str | None:
+def refusal(letter: Candidate | None, options: JobOptions, *, job_id: str, at: UnixMs | None = None) -> str | None:
     """Why this letter may not be sent by this job, in words for a person; None where it may.
 
-    `at`: when the job was created. A letter whose retention had ended by then is out, as one that is archived; None
+    `letter` None: it is gone, pruned since it was selected. `at`: when the job was created. A letter whose retention had ended by then is out, as one that is archived; None
     does not look at it (the item was staged already).
     """
+    if letter is None:
+        return "it no longer exists"
     if letter.state not in OPEN_STATES and not (letter.state is ReviewState.REPLAYED and options.force):
         return f"it is {letter.state}: restore it first"
     if letter.outstanding_job not in (None, job_id):
@@ -164,6 +167,11 @@ def refusal(letter: Candidate, options: JobOptions, *, job_id: str, at: UnixMs |
     if letter.redrive_count >= options.max_redrives and not options.force:
         return f"it was redriven {letter.redrive_count} times (maximum {options.max_redrives}): use --force"
     return None
+
+
+def runner_lost(job: Job, consequence: str = "Nothing more is sent by this runner.") -> LeaseLostError:
+    """What a runner gets whose `job.token` is no longer the job's."""
+    return LeaseLostError(f"Job {job.id} was aborted or taken over. {consequence}")
 
 
 def pace_ms(options: JobOptions, sent: int, elapsed_ms: Millis) -> Millis:

@@ -71,10 +71,10 @@ from redrive.core.ports import (
     Settle,
     Taken,
 )
-from redrive.core.redrive import ItemState, Job, refusal
+from redrive.core.redrive import ItemState, Job, refusal, runner_lost
 from redrive.core.settlement import Reason
 from redrive.core.units import Millis
-from redrive.errors import InvalidMessageError, LeaseLostError, QueueNotFoundError, RedriveError, UnsupportedError
+from redrive.errors import InvalidMessageError, QueueNotFoundError, RedriveError, UnsupportedError
 
 COMMIT_LEASE_MS: Final[Millis] = 30_000
 """Leases are renewed by this much before a dead letter is written."""
@@ -329,18 +329,18 @@ class OrderedLedger:
             for plan in plans
         ])  # fmt: skip
         if not is_ours:
-            raise _runner_lost(job)
+            raise runner_lost(job)
         return [plan.why for plan in plans]
 
     async def _check_runner(self, job: Job) -> None:
         stored = await self._jobs.get(job.id)
         if stored is None or stored.token != job.token:
-            raise _runner_lost(job)
+            raise runner_lost(job)
 
     async def _plan(self, job: Job, forward: Forward) -> _Plan:
         found = await self._letters.get(forward.item.letter_id)
         if found is None:
-            return _Plan(forward=forward, letter=None, why="it no longer exists")
+            return _Plan(forward=forward, letter=None, why=refusal(None, job.options, job_id=job.id))
         letter, audit = found
         if forward.item.state is ItemState.SENT or _was_sent(job, letter, audit):
             return _Plan(forward=forward, letter=letter, was_sent=True)
@@ -493,7 +493,3 @@ def _was_sent(job: Job, letter: Letter, audit: Sequence[AuditEntry]) -> bool:
     if letter.state in OPEN_STATES or not audit:
         return False
     return audit[-1].note == CLOSED_NOTE or any(entry.note == _note(job) for entry in audit)
-
-
-def _runner_lost(job: Job) -> LeaseLostError:
-    return LeaseLostError(f"Job {job.id} was aborted or taken over. Nothing more is sent by this runner.")

@@ -23,7 +23,18 @@ from typing import Final, TypeAlias
 from redrive.core.letters.redriven import redriven_message
 from redrive.core.letters.selection import Selection
 from redrive.core.ports import Clock, Forward, Outgoing
-from redrive.core.redrive import JOB_TRANSITIONS, Item, ItemState, Job, JobCounts, JobEvent, JobState, pace_ms
+from redrive.core.redrive import (
+    JOB_TRANSITIONS,
+    Item,
+    ItemState,
+    Job,
+    JobCounts,
+    JobEvent,
+    JobState,
+    pace_ms,
+    refusal,
+    runner_lost,
+)
 from redrive.core.units import Millis
 from redrive.errors import BrokerUnavailableError, LeaseLostError, QueueNotFoundError, RedriveError
 from redrive.runtime.backend import Backend
@@ -170,16 +181,17 @@ class _Run:
 
     async def _keep(self, job: Job) -> None:
         if not await self._backend.jobs.save(job, lease_ms=LEASE_MS):
-            raise LeaseLostError(f"Job {job.id} was aborted or taken over. Nothing more is sent by this runner.")
+            raise runner_lost(job)
 
     async def _send(self, job: Job, items: Sequence[Item]) -> Job:
         now = self._clock.now()
         found = await asyncio.gather(*(self._backend.letters.get(item.letter_id) for item in items))
         gone = [item for item, letter in zip(items, found, strict=True) if letter is None]
         if gone:
-            skipped = [replace(item, state=ItemState.SKIPPED, why="it no longer exists") for item in gone]
+            why = refusal(None, job.options, job_id=job.id)
+            skipped = [replace(item, state=ItemState.SKIPPED, why=why) for item in gone]
             if not await self._backend.jobs.record(job, skipped):
-                raise LeaseLostError(f"Job {job.id} was aborted or taken over. Nothing more is sent by this runner.")
+                raise runner_lost(job)
         batch = [
             Forward(
                 item=item,

@@ -8,9 +8,18 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
 from redrive.core.ports import Clock
-from redrive.core.redrive import JOB_TRANSITIONS, Item, ItemState, Job, JobCounts, JobEvent, JobState, refusal
+from redrive.core.redrive import (
+    JOB_TRANSITIONS,
+    Item,
+    ItemState,
+    Job,
+    JobCounts,
+    JobEvent,
+    JobState,
+    refusal,
+    runner_lost,
+)
 from redrive.core.units import Millis, UnixMs
-from redrive.errors import LeaseLostError
 from redrive.stores.memory.letters import KeptLetter, MemoryLetterStore
 
 
@@ -75,7 +84,7 @@ class MemoryJobStore:
         """See `JobStore.stage`. Raises `LeaseLostError`, staging nothing, where `job.token` is stale."""
         row = self._rows.get(job.id)
         if row is None or row.job.token != job.token:
-            raise LeaseLostError(f"Job {job.id} was aborted or taken over. Nothing was staged.")
+            raise runner_lost(job, "Nothing was staged.")
         room = limit if job.options.limit is None else min(limit, job.options.limit - len(row.items))
         found = [
             kept
