@@ -153,8 +153,8 @@ class Candidate(Protocol):
 def refusal(letter: Candidate | None, options: JobOptions, *, job_id: str, at: UnixMs | None = None) -> str | None:
     """Why this letter may not be sent by this job, in words for a person; None where it may.
 
-    `letter` None: it is gone, pruned since it was selected. `at`: when the job was created. A letter whose retention had ended by then is out, as one that is archived; None
-    does not look at it (the item was staged already).
+    `letter` None: it is gone, pruned since it was selected. `at`: when the job was created. A letter whose retention
+    had ended by then is out, as one that is archived; None does not look at it (the item was staged already).
     """
     if letter is None:
         return "it no longer exists"
