@@ -8,7 +8,7 @@ from bench.measure import Contender
 
 _HERE: Final = "bench.contenders"
 
-REDRIVE: Final = Contender(name="redrive", title="redrive, in batches", module=f"{_HERE}.embedded", rate=8_000)
+REDRIVE: Final = Contender(name="redrive", title="redrive, in batches", module=f"{_HERE}.embedded", rate=16_000)
 CALLERS: Final = Contender(
     name="redrive-callers",
     title="redrive, 100 callers",

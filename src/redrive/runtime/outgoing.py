@@ -26,6 +26,7 @@ MAX_TEXT_CHARS: Final = 2_048
 """Of an id, a key, a tenant and their like."""
 
 _encode_json: Final = msgspec.json.Encoder().encode
+_BYTES: Final = (bytes, bytearray, memoryview)
 _PROPERTY_NAMES: Final = frozenset(Properties.__dataclass_fields__)
 
 
@@ -52,9 +53,12 @@ def make_outgoing(
     """The arguments of `Redrive.publish` as a message ready to send. Raises `InvalidMessageError`; nothing is sent."""
     if not queue:
         raise InvalidMessageError("A message needs a queue to go to. Nothing was sent.")
-    for text in (queue, message_id, idempotency_key, tenant, content_type, type, trace_id):
-        if text is not None:
+    for text in (message_id, idempotency_key, trace_id):
+        if text is not None and not _is_plain(text):
             _check_text(text)
+    for text in (queue, tenant, content_type, type):
+        if text is not None and text not in _seen_plain:
+            _see(text)
     if priority is not None and not 0 <= priority <= MAX_PRIORITY:
         raise InvalidMessageError(f"priority is {priority}: it must be from 0 to {MAX_PRIORITY}. Nothing was sent.")
     body, found_type = encode(payload)
@@ -82,7 +86,7 @@ def encode(payload: Any) -> tuple[bytes, str | None]:
     """A payload as bytes and its content type: bytes as they are, text as UTF-8, a pydantic model by its own JSON,
     anything else by msgspec. Raises `InvalidMessageError` for what has no JSON form.
     """
-    if isinstance(payload, bytes | bytearray | memoryview):
+    if isinstance(payload, _BYTES):
         return bytes(payload), None
     try:
         if isinstance(payload, str):
@@ -113,6 +117,22 @@ def new_message_id(now: UnixMs) -> str:
         part, *others = os.urandom(_ID_BYTES * _IDS_PER_READ).hex(" ", -_ID_BYTES).split()
         _ready_parts.extend(others)
     return f"{now:012x}{part}"
+
+
+_SEEN_MAX: Final = 1_000
+_seen_plain: Final[set[str]] = set()
+"""Names that come again and again and were checked before: queues, tenants, types."""
+
+
+def _see(text: str) -> None:
+    _check_text(text)
+    if len(_seen_plain) >= _SEEN_MAX:
+        _seen_plain.clear()
+    _seen_plain.add(text)
+
+
+def _is_plain(text: object) -> bool:
+    return type(text) is str and len(text) <= MAX_TEXT_CHARS and text.isascii() and "\x00" not in text
 
 
 def _check_text(text: object) -> None:

@@ -48,6 +48,8 @@ Held = tuple[int, "int | None"]
 def claim_head(tx: Tx, head: Head, *, lease_ms: Millis, worker: str) -> tuple[list[Verdict | None], list[Held]]:
     """Claim the keys of messages about to be leased: each one's verdict, and its (attempt, claim id) for the lease."""
     until = tx.now + lease_ms
+    if _are_all_fresh(head):
+        return _claim_fresh(tx, head, until=until, owner=clean(worker))
     verdicts: list[Verdict | None] = []
     fresh: list[int] = []
     again: dict[str, int] = {}
@@ -71,6 +73,21 @@ def claim_head(tx: Tx, head: Head, *, lease_ms: Millis, worker: str) -> tuple[li
         verdicts.append(verdict)
     ids = _write_claims(tx, verdicts, fresh=fresh, known=again, until=until, owner=clean(worker))
     return verdicts, _held(head, verdicts, ids)
+
+
+def _are_all_fresh(head: Head) -> bool:
+    """The usual case: every message has a key, nobody knows it yet, and none comes twice."""
+    keys = {row[_MESSAGE_KEY] for row in head.rows if row[_CLAIM_AT] is None}
+    return len(keys) == len(head.rows) and None not in keys
+
+
+def _claim_fresh(tx: Tx, head: Head, *, until: UnixMs, owner: str) -> tuple[list[Verdict | None], list[Held]]:
+    queue, now = head.queue, tx.now
+    verdicts: list[Verdict | None] = [
+        judge(None, queue=queue, key=text_out(row[_MESSAGE_KEY]), now=now) for row in head.rows
+    ]
+    last = tx.execute(sql.NEW_CLAIMS, (owner, until, tx.now, numbers([row[0] for row in head.rows]))).lastrowid or 0
+    return verdicts, [(1, claim_id) for claim_id in range(last - len(verdicts) + 1, last + 1)]
 
 
 def _write_claims(

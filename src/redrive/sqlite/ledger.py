@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from itertools import repeat
-from typing import Final, assert_never
+from typing import Final
 
 from redrive.core import settlement
 from redrive.core.idempotency import Acquired, ClaimState, Verdict
@@ -149,7 +149,7 @@ def _hand_back(tx: Tx, taken: Sequence[Taken]) -> None:
 
 def commit(tx: Tx, batch: Sequence[End]) -> list[bool]:
     """Check every end's fences, then make the current ones true: claims, letters, messages."""
-    leases = queue.in_hand(tx, (end.taken.received.lease.ref for end in batch))
+    leases = queue.in_hand(tx, [end.taken.received.lease.ref for end in batch])
     current: list[tuple[End, queue.InHand]] = []
     answers = []
     for end in batch:
@@ -162,8 +162,11 @@ def commit(tx: Tx, batch: Sequence[End]) -> list[bool]:
     _end_claims(tx, current)
     letters.put_dead(tx, [(end.letter, row.seq) for end, row in current if end.letter is not None])
     queue.move(tx, [(row, end.taken.received.lease.queue, end.settlement, end.entry) for end, row in current])
-    acked = (end for end, _ in current if isinstance(end.settlement, settlement.Ack))
-    closed = [end.closes_letter for end in acked if end.closes_letter is not None]
+    closed = [
+        end.closes_letter
+        for end, _ in current
+        if end.closes_letter is not None and isinstance(end.settlement, settlement.Ack)
+    ]
     letters.close_redriven(tx, closed)
     return answers
 
@@ -171,7 +174,17 @@ def commit(tx: Tx, batch: Sequence[End]) -> list[bool]:
 def _is_current(taken: Taken, row: queue.InHand) -> bool:
     if row.token != taken.received.lease.token:
         return False
-    return not isinstance(taken.verdict, Acquired) or row.claim_token == taken.verdict.ref.token
+    verdict = taken.verdict
+    return not isinstance(verdict, Acquired) or row.claim_token == verdict.ref.token
+
+
+_CLAIM_STATE: Final[Mapping[type[Settlement], ClaimState]] = {
+    settlement.Ack: ClaimState.PROCESSED,
+    settlement.Retry: ClaimState.FAILED,
+    settlement.Requeue: ClaimState.RECEIVED,
+    settlement.DeadLetter: ClaimState.DEAD_LETTERED,
+}
+_IS_OVER: Final = frozenset({ClaimState.PROCESSED, ClaimState.DEAD_LETTERED})
 
 
 def _end_claims(tx: Tx, current: Sequence[tuple[End, queue.InHand]]) -> None:
@@ -179,24 +192,9 @@ def _end_claims(tx: Tx, current: Sequence[tuple[End, queue.InHand]]) -> None:
     for end, row in current:
         if isinstance(end.taken.verdict, Acquired):
             assert row.claim_id is not None
-            state = _claim_state(end.settlement)
-            is_over = state in {ClaimState.PROCESSED, ClaimState.DEAD_LETTERED}
-            ends.append((row.claim_id, state, end.claim_expires_at if is_over else None))
+            state = _CLAIM_STATE[type(end.settlement)]
+            ends.append((row.claim_id, state, end.claim_expires_at if state in _IS_OVER else None))
     claims.end(tx, ends)
-
-
-def _claim_state(end: Settlement) -> ClaimState:
-    match end:
-        case settlement.Ack():
-            return ClaimState.PROCESSED
-        case settlement.Retry():
-            return ClaimState.FAILED
-        case settlement.Requeue():
-            return ClaimState.RECEIVED
-        case settlement.DeadLetter():
-            return ClaimState.DEAD_LETTERED
-        case _ as never:
-            assert_never(never)
 
 
 def _renew(tx: Tx, batch: Sequence[Taken], *, lease_ms: Millis) -> list[bool]:

@@ -242,6 +242,9 @@ Move = tuple[InHand, str, settlement.Settlement, Attempt | None]
 """A delivery in hand, its queue, how it ends, and its history entry."""
 
 
+_GONE: Final = (settlement.Ack, settlement.DeadLetter)
+
+
 def move(tx: Tx, ends: Sequence[Move]) -> None:
     """Carry out settlements whose fences were checked: remove, or put back where the due time says."""
     if not ends:
@@ -251,7 +254,7 @@ def move(tx: Tx, ends: Sequence[Move]) -> None:
     entries: list[tuple[int, int, str]] = []
     bodies: list[tuple[int, bytes]] = []
     for row, name, end, entry in ends:
-        if isinstance(end, settlement.Ack | settlement.DeadLetter):
+        if isinstance(end, _GONE):
             removed.append(row)
             continue
         starts = row.starts

@@ -16,10 +16,12 @@ from typing import Any, Final
 import msgspec
 
 ROWS_PER_STEP: Final = 256
-"""Most rows in one INSERT. Statements are made for powers of two, so that few of them stay prepared; a batch between
-two of them is filled up with rows of NULL that a LIMIT cuts off again: one step is worth more than a few bindings.
+"""Most rows in one INSERT. Statements are made for powers of two up to 64 and multiples of that, so that few of them stay
+prepared; a batch between two of them is filled up with rows of NULL that a LIMIT cuts off again: one step is worth
+more than a few bindings.
 """
 
+_FINE: Final = 64
 _NUMBERS: Final = msgspec.json.Encoder()
 
 MAX_VARIABLES: Final = 32_766
@@ -41,16 +43,17 @@ def insert_rows(
     for piece in pieces(rows, len(rows[0]) if rows else 1):
         width, size = len(piece[0]), _size_for(len(piece))
         given = [*same, *chain.from_iterable(piece), *[None] * (width * (size - len(piece))), len(piece)]
-        last = connection.execute(_insert_statement(head, len(same), width, size), given).lastrowid or 0
+        last = connection.execute(_insert_statement(head, (len(same), width, size)), given).lastrowid or 0
     return last
 
 
 def _size_for(count: int) -> int:
-    return 1 << (count - 1).bit_length()
+    return 1 << (count - 1).bit_length() if count <= _FINE else -(-count // _FINE) * _FINE
 
 
 @cache
-def _insert_statement(head: str, same: int, width: int, size: int) -> str:
+def _insert_statement(head: str, shape: tuple[int, int, int]) -> str:
+    same, width, size = shape
     return f"{head} SELECT {'?, ' * same}* FROM (VALUES {values_list(width, size)}) LIMIT ?"  # noqa: S608 - question marks
 
 
