@@ -7,6 +7,7 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
+from redrive.core.letters.selection import Place
 from redrive.core.ports import Clock
 from redrive.core.redrive import (
     JOB_TRANSITIONS,
@@ -31,7 +32,7 @@ class _JobRow:
 
     job: Job
     last_letter: int
-    staged_to: tuple[UnixMs, int] | None = None
+    staged_to: Place | None = None
     items: list[Item] = field(default_factory=list)
 
 

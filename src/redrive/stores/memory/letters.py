@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 
 from redrive.core.letters.letter import Letter
 from redrive.core.letters.review import moves
-from redrive.core.letters.selection import OPEN_STATES, Selection
+from redrive.core.letters.selection import OPEN_STATES, Place, Selection, cursor_at, place_of
 from redrive.core.ports import AuditEntry, LetterStats, LetterSummary, Page, ReviewChange
 from redrive.core.units import UnixMs
 
@@ -22,7 +22,7 @@ class KeptLetter:
     audit: tuple[AuditEntry, ...] = ()
 
     @property
-    def place(self) -> tuple[UnixMs, int]:
+    def place(self) -> Place:
         """Its place in the order of death; unique, and never changed."""
         return (self.letter.dead_lettered_at, self.number)
 
@@ -54,13 +54,13 @@ class MemoryLetterStore:
 
     async def find(self, selection: Selection, *, limit: int, cursor: str | None = None) -> Page:
         """See `LetterStore.find`."""
-        after = None if cursor is None else _place_of(cursor)
+        after = None if cursor is None else place_of(cursor)
         found = self.selected(selection, after=after, limit=limit + 1)
         more = len(found) > limit
         page = found[:limit]
         return Page(
             letters=tuple(_summary(kept.letter) for kept in page),
-            cursor=_cursor_at(page[-1].place) if more and page else None,
+            cursor=cursor_at(page[-1].place) if more and page else None,
         )
 
     async def stats(self, selection: Selection, *, top: int = 20) -> LetterStats:
@@ -88,7 +88,7 @@ class MemoryLetterStore:
         return len(gone)
 
     def selected(
-        self, selection: Selection, *, after: tuple[UnixMs, int] | None = None, limit: int | None = None
+        self, selection: Selection, *, after: Place | None = None, limit: int | None = None
     ) -> list[KeptLetter]:
         """The selected letters in order of death, from behind the place `after`."""
         matching = (kept for kept in self._kept.values() if _matches(selection, kept.letter))
@@ -187,12 +187,3 @@ def _largest(names: Iterable[str], top: int) -> dict[str, int]:
 
 def _may_go(letter: Letter, now: UnixMs) -> bool:
     return letter.expires_at is not None and letter.expires_at <= now and letter.state not in OPEN_STATES
-
-
-def _cursor_at(place: tuple[UnixMs, int]) -> str:
-    return f"{place[0]}-{place[1]}"
-
-
-def _place_of(cursor: str) -> tuple[UnixMs, int]:
-    died_at, _, number = cursor.partition("-")
-    return int(died_at), int(number)

@@ -18,6 +18,7 @@ from redrive.core.message import Properties
 from redrive.core.ports import AuditEntry, Clock, LetterStore, LetterSummary, ReviewChange
 from redrive.core.settlement import Reason
 from redrive.core.units import UnixMs
+from redrive.errors import ConfigurationError
 from redrive.testing.contracts.base import Contract
 from redrive.testing.samples import HARD_BODIES, HARD_NAMES, hard_letter, kinds, letter, message
 
@@ -228,6 +229,13 @@ class LetterStoreContract(Contract):
         assert (await letters.find(Selection(), limit=5)).cursor is None
         assert (await letters.find(Selection(), limit=3)).cursor is not None
         assert (await letters.find(Selection(queue="empty"), limit=3)).cursor is None
+
+    @pytest.mark.parametrize("cursor", ["", "x", "1", "1-", "-1", "1-x"])
+    async def test_a_cursor_that_no_page_had_is_refused(self, letters: LetterStore, cursor: str) -> None:
+        await letters.put([letter()])
+
+        with pytest.raises(ConfigurationError, match="ursor"):
+            await letters.find(Selection(), limit=4, cursor=cursor)
 
     async def test_a_page_of_fifty_is_small_whatever_the_bodies(self, letters: LetterStore) -> None:
         await letters.put([letter(f"dl_{number}", message=message(body=bytes(20_000))) for number in range(50)])
