@@ -23,7 +23,7 @@ from redrive.core.units import Millis, UnixMs
 from redrive.errors import ConfigurationError, NotFoundError, TransitionError, UnsupportedError
 from redrive.runtime.app import Redrive, check_file, masked, restore_file
 from redrive.runtime.backend import FileReport
-from redrive.runtime.redriver import OnProgress, Redriver, Returned, came_back
+from redrive.runtime.redriver import OnProgress, Redriver, Returned, came_back, tell_job
 
 PAGE: Final = 500
 MAX_PAGE: Final = 1_000
@@ -286,7 +286,7 @@ class Service:
         )
         job = await self._app.backend.jobs.create(made)
         if job.id == made.id:
-            self._tell(job, actor=actor)
+            tell_job(self._app.events, job, actor=actor)
         if on_progress is not None:
             on_progress(job)
         ended = await self._follow(job, on_progress) if run and job.state in _RUNNABLE else job
@@ -309,7 +309,7 @@ class Service:
             ended = replace(job, state=JobState.ABORTED, error=text, updated_at=self._app.clock.now())
             if await self._app.backend.jobs.save(ended, lease_ms=0):
                 stored = await self._job(job_id)
-                self._tell(stored, actor=actor)
+                tell_job(self._app.events, stored, actor=actor)
                 return await self._job_view(stored)
         raise TransitionError(f"Job {job_id} passed from runner to runner and could not be stopped. Try again.")
 
@@ -431,19 +431,6 @@ class Service:
         if job.counts.sent:
             returned = await came_back(self._app.backend, job, now=self._app.clock.now())
         return JobView(job=job, skipped=skipped, returned=returned)
-
-    def _tell(self, job: Job, *, actor: str) -> None:
-        counts = job.counts
-        self._app.events.emit(
-            "redrive.job_changed",
-            job_id=job.id,
-            state=str(job.state),
-            sent=counts.sent,
-            skipped=counts.skipped,
-            pending=counts.pending,
-            error_text=job.error,
-            actor=actor,
-        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

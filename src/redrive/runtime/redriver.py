@@ -81,7 +81,7 @@ class Redriver:
         job = await self._backend.jobs.acquire(job_id, owner=owner, lease_ms=LEASE_MS)
         if job is None:
             return None
-        self._tell(job)
+        tell_job(self._events, job, actor=job.actor)
         run = _Run(self._backend, self._clock, self._events, on_progress=on_progress or _silent)
         try:
             ended = await run.to_the_end(job)
@@ -89,7 +89,7 @@ class Redriver:
             await asyncio.shield(self._release(job))
             raise
         if ended.state in (JobState.DONE, JobState.FAILED):
-            self._tell(ended)
+            tell_job(self._events, ended, actor=job.actor)
         if ended.state is JobState.DONE:
             await self._warn_of_returns(ended)
         return ended
@@ -98,19 +98,6 @@ class Redriver:
         """Let the next runner have it at once instead of after the lease; where that fails, after the lease."""
         with contextlib.suppress(RedriveError):
             await self._backend.jobs.save(job, lease_ms=0)
-
-    def _tell(self, job: Job) -> None:
-        counts = job.counts
-        self._events.emit(
-            "redrive.job_changed",
-            job_id=job.id,
-            state=str(job.state),
-            sent=counts.sent,
-            skipped=counts.skipped,
-            pending=counts.pending,
-            error_text=job.error,
-            actor=job.actor,
-        )
 
     async def _warn_of_returns(self, job: Job) -> None:
         returned = await came_back(self._backend, job, now=self._clock.now())
@@ -122,6 +109,21 @@ class Redriver:
                 came_back=returned.came_back,
                 percent=returned.percent,
             )
+
+
+def tell_job(events: Events, job: Job, *, actor: str) -> None:
+    """That a job was made or has changed, and by whom."""
+    counts = job.counts
+    events.emit(
+        "redrive.job_changed",
+        job_id=job.id,
+        state=str(job.state),
+        sent=counts.sent,
+        skipped=counts.skipped,
+        pending=counts.pending,
+        error_text=job.error,
+        actor=actor,
+    )
 
 
 class _Run:
