@@ -77,7 +77,8 @@ def _print_page(page: Page) -> None:
             for letter in page.letters
         ],
         right=("attempts", "dead for"),
-        whole=("letter",),
+        whole=("letter", "state"),
+        spare=("why",),
     )
     if page.cursor is not None:
         note(f"More: add --cursor {page.cursor}")
@@ -137,6 +138,7 @@ def _print_stats(stats: LetterStats, groups: tuple[Group, ...]) -> None:
         return
     now = time.time_ns() // 1_000_000
     facts([("letters", stats.total), ("oldest open", ago(stats.oldest_at, now))])
+    say("")
     table(
         ("group", "problem", "queue", "letters", "first failed"),
         [(g.fingerprint, g.title, g.queue, g.count, ago(g.first_failed_at, now)) for g in groups],
@@ -150,6 +152,7 @@ def _print_stats(stats: LetterStats, groups: tuple[Group, ...]) -> None:
         ("tenant", stats.by_tenant),
     ):
         if counts:
+            say("")
             table((title, "letters"), list(counts.items()), right=("letters",))
 
 

@@ -22,6 +22,8 @@ if TYPE_CHECKING:
 
 WIDTH_WITHOUT_TERMINAL: Final = 160
 MAX_CELL_CHARS: Final = 200
+NARROW: Final = 110
+"""Columns of a terminal below which a table is cut down to what matters."""
 
 _SECOND, _MINUTE, _HOUR, _DAY = 1_000, 60_000, 3_600_000, 86_400_000
 
@@ -80,23 +82,28 @@ def table(
     *,
     right: Sequence[str] = (),
     whole: Sequence[str] = (),
+    spare: Sequence[str] = (),
 ) -> None:
     """A table on standard output; None is an empty cell.
 
-    Columns in `right` are aligned right; those in `whole` hold what will be copied and are not broken into lines.
+    Columns in `right` are aligned right; those in `whole` hold what will be copied and are not broken into lines;
+    those in `spare` are left out on a narrow terminal, where they would be a few letters wide.
     """
     from rich import box
     from rich.table import Table
     from rich.text import Text
 
-    shown = Table(box=box.SIMPLE_HEAD, pad_edge=False, show_edge=False)
-    for column in columns:
+    console = _console()
+    left_out = spare if console.width < NARROW else ()
+    shown = Table(box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0), pad_edge=False, show_edge=False)
+    for column in (column for column in columns if column not in left_out):
         is_right = column in right
         is_one_line = is_right or column in whole
         shown.add_column(column, justify="right" if is_right else "left", no_wrap=is_one_line, overflow="fold")
     for row in rows:
-        shown.add_row(*(Text(_cell(value)) for value in row))
-    _console().print(shown)
+        cells = zip(columns, row, strict=True)
+        shown.add_row(*(Text(_cell(value)) for column, value in cells if column not in left_out))
+    console.print(shown)
 
 
 def facts(pairs: Sequence[tuple[str, object]]) -> None:
