@@ -94,6 +94,7 @@ class Endings:
             attempt=delivery.attempt,
             retry=self._consumer.retry,
             verdict=delivery._taken.verdict,
+            lease_ms=self._consumer.lease_ms,
             expires_at=expires_at,
             history=received.history,
             now=now,

@@ -43,6 +43,7 @@ def decide_start(
     attempt: int,
     retry: Retry,
     verdict: Verdict | None,
+    lease_ms: Millis = WAIT_IN_PROGRESS_MAX_MS,
     expires_at: UnixMs | None,
     history: Sequence[Attempt] = (),
     now: UnixMs,
@@ -56,8 +57,7 @@ def decide_start(
         case Duplicate():
             return settlement.Ack(reason=DUPLICATE)
         case InProgress(lease_until=lease_until):
-            wait = min(max(lease_until - now, WAIT_IN_PROGRESS_MIN_MS), WAIT_IN_PROGRESS_MAX_MS)
-            return settlement.Requeue(due_at=now + wait, reason=IN_PROGRESS)
+            return settlement.Requeue(due_at=now + _wait_in_progress(lease_until - now, lease_ms), reason=IN_PROGRESS)
         case _:
             pass
     if attempt > retry.max_attempts:
@@ -66,6 +66,14 @@ def decide_start(
         text = f"The message's lifetime ended {now - expires_at} ms before attempt {attempt} could start."
         return settlement.DeadLetter(reason=Reason(code=EXPIRED, text=text))
     return None
+
+
+def _wait_in_progress(left_ms: Millis, lease_ms: Millis) -> Millis:
+    """About as long as the other delivery has been running since it was last renewed, so that a copy taken beside a
+    quick one looks again soon, and beside a slow one seldom; never longer than its lease still runs.
+    """
+    wait = min(max(lease_ms - left_ms, WAIT_IN_PROGRESS_MIN_MS), max(left_ms, WAIT_IN_PROGRESS_MIN_MS))
+    return min(wait, WAIT_IN_PROGRESS_MAX_MS)
 
 
 def _used_up(made: int, retry: Retry, history: Sequence[Attempt]) -> Reason:
