@@ -16,9 +16,9 @@ from typing import Any, Final
 import msgspec
 
 ROWS_PER_STEP: Final = 256
-"""Most rows in one INSERT. Statements are made for powers of two up to 64 and multiples of that, so that few of them stay
-prepared; a batch between two of them is filled up with rows of NULL that a LIMIT cuts off again: one step is worth
-more than a few bindings.
+"""Most rows in one INSERT. Statements are made for powers of two up to 64 and multiples of that, so that few of them
+stay prepared; a batch between two of them is filled up with rows of NULL that a LIMIT cuts off again: one step is
+worth more than a few bindings.
 """
 
 _FINE: Final = 64

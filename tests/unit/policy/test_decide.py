@@ -187,7 +187,15 @@ def test_a_duplicate_is_acknowledged_without_running() -> None:
 
 @pytest.mark.parametrize(
     ("left_ms", "wait_ms"),
-    [(30_000, 100), (29_500, 500), (20_000, WAIT_IN_PROGRESS_MAX_MS), (3_000, 3_000), (60_000, 100), (1, 100), (-5, 100)],
+    [
+        (30_000, 100),
+        (29_500, 500),
+        (20_000, WAIT_IN_PROGRESS_MAX_MS),
+        (3_000, 3_000),
+        (60_000, 100),
+        (1, 100),
+        (-5, 100),
+    ],
 )
 def test_a_key_in_progress_elsewhere_waits_and_loses_nothing(left_ms: int, wait_ms: int) -> None:
     decided = start(99, verdict=InProgress(lease_until=NOW + left_ms), lease_ms=30_000, expires_at=NOW - 1)

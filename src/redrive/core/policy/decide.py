@@ -17,8 +17,8 @@ from redrive.core.units import MAX_DELAY_MS, Millis, UnixMs
 
 WAIT_IN_PROGRESS_MIN_MS: Final[Millis] = 100
 WAIT_IN_PROGRESS_MAX_MS: Final[Millis] = 5_000
-"""A delivery whose key is being handled elsewhere looks again when that lease ends, but within these bounds: not in
-a hot loop, and not long after the other one has finished."""
+"""A delivery whose key is being handled elsewhere looks again within these bounds: not in a hot loop, and not long
+after the other one has finished."""
 
 DUPLICATE: Final = Reason(code="DUPLICATE", text="This key was already processed here; the handler did not run.")
 IN_PROGRESS: Final = Reason(code="IN_PROGRESS", text="Another delivery of this key is being handled now.")
