@@ -15,9 +15,6 @@ from redrive.core.policy import flow
 from redrive.core.units import UnixMs, duration_ms, parse_instant
 from redrive.errors import ConfigurationError
 
-FILTERS: Final = "Which letters"
-WHERE: Final = "Where"
-
 AppOption: TypeAlias = Annotated[
     str | None,
     typer.Option("--app", metavar="MODULE:APP", help="The app to work on, e.g. orders:app.", show_default=False),

@@ -47,7 +47,6 @@ GARBAGE_STEPS: Final = (20, 50)
 """Collections of the young before one of the middle, of the middle before one of all."""
 
 _SIGNALS: Final = (signal.SIGTERM, signal.SIGINT)
-_FAILED: Final = 1
 
 
 class Stop(Protocol):

@@ -21,7 +21,6 @@ from redrive.core.policy.flow import (
     BreakerPolicy,
     BreakerState,
     Rate,
-    TokenBucket,
     abandoned,
     allowed,
     failed,
@@ -149,14 +148,6 @@ def test_a_clock_that_goes_back_adds_nothing() -> None:
 
     assert 0 == refill(bucket, NOW - 10_000).level
     assert 0 == take(bucket, 1, NOW - 10_000)[1]
-
-
-def test_a_bucket_with_a_memory_says_how_long_to_wait() -> None:
-    bucket = TokenBucket(2)
-
-    answers = [bucket.take(at) for at in (NOW, NOW, NOW, NOW + 500, NOW + 500)]
-
-    assert [0, 0, 500, 0, 500] == answers
 
 
 # ------------------------------------------------------------------------------------------------ breaker

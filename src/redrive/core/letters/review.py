@@ -49,12 +49,6 @@ def moves(start: ReviewState, to: ReviewState) -> tuple[ReviewState, ...] | str:
     return f"a {start} letter cannot become {to}: {_ADVICE[start]}"
 
 
-def why_refused(start: ReviewState, to: ReviewState) -> str | None:
-    """Why a letter that is `start` may not become `to`, for a person; None where it may (see `moves`)."""
-    found = moves(start, to)
-    return found if isinstance(found, str) else None
-
-
 _ADVICE: Final[dict[ReviewState, str]] = {
     ReviewState.PENDING: "review it first",
     ReviewState.REVIEWED: "replay it or close it",

@@ -128,22 +128,6 @@ def wait_ms(bucket: Bucket, now: UnixMs) -> Millis:
     return max(0, -(-missing // bucket.rate.count))
 
 
-class TokenBucket:
-    """A bucket with a memory, for a caller that asks for one token at a time (an HTTP request)."""
-
-    __slots__ = ("_bucket", "rate_per_s")
-
-    def __init__(self, rate_per_s: float, *, burst: int | None = None) -> None:
-        self.rate_per_s = rate_per_s
-        # At instant 0 it is full, and it still is whenever the first caller comes.
-        self._bucket = full_bucket(parse_rate(rate_per_s, field="rate_per_s"), 0, burst=burst)
-
-    def take(self, now: UnixMs) -> Millis:
-        """Take a token: 0. Where there is none, nothing is taken, and how long until there is one: above 0."""
-        self._bucket, granted = take(self._bucket, 1, now)
-        return 0 if granted else wait_ms(self._bucket, now)
-
-
 # --------------------------------------------------------------------------------------------- the breaker
 
 
