@@ -22,7 +22,9 @@ from redrive.core.idempotency import Acquired
 from redrive.core.message import OWN_HEADER_PREFIX, Headers, whole_number
 
 HEADER_ATTEMPT: Final = f"{OWN_HEADER_PREFIX}-attempt"
-"""The attempt this copy is to run as, written on every copy made for a retry."""
+"""The attempt this copy is to run as. Written by an adapter whose retry is a new copy; one that keeps the message in
+its queue (the embedded broker) has a count of its own.
+"""
 HEADER_BASELINE: Final = f"{OWN_HEADER_PREFIX}-baseline"
 """What `x-death` counted when the message was last redriven: those belong to the budget before."""
 
