@@ -1,4 +1,4 @@
-"""Headers, messages, letters and jobs as JSON and back: every kind exact."""
+"""Headers, messages, letters, selections and options as JSON and back: every kind exact."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from redrive.core.letters.letter import Attempt, AttemptOutcome, Letter, ReviewState
 from redrive.core.letters.selection import Selection
 from redrive.core.message import NO_HEADERS, NO_PROPERTIES, Message, Properties
-from redrive.core.redrive import Job, JobCounts, JobOptions, JobState
+from redrive.core.redrive import JobOptions
 from redrive.core.settlement import Reason
 from redrive.core.wire import (
     MAX_HEADER_DEPTH,
@@ -27,12 +27,12 @@ from redrive.core.wire import (
     headers_json,
     history_from_json,
     history_json,
-    job_document,
-    job_from_document,
     letter_document,
     letter_from_document,
     message_document,
     message_from_document,
+    options_document,
+    options_from_document,
     properties_from_json,
     properties_json,
     selection_document,
@@ -300,15 +300,15 @@ def test_a_selection_comes_back_exactly_from_its_document(selection: Selection) 
     assert selection == selection_from_document(through_text(selection_document(selection)))
 
 
-@given(SELECTIONS, st.sampled_from(JobState), st.none() | st.floats(0.1, 1e6))
-def test_a_job_comes_back_exactly_from_its_document(selection: Selection, state: JobState, rate: float | None) -> None:
-    job = Job(
-        id="job", selection=selection, options=JobOptions(limit=3, rate_per_s=rate, force=True), actor="ana", note="n",
-        request_key="r", state=state, is_staged=True, counts=JobCounts(selected=2, sent=2), created_at=1, updated_at=2,
-        error="e", token=4, owner="o", lease_until=9,
-    )  # fmt: skip
+@given(st.none() | st.integers(1, 10**6), st.none() | st.floats(0.1, 1e6), st.booleans(), st.none() | TEXT)
+def test_options_come_back_exactly_from_their_document(
+    limit: int | None, rate: float | None, is_on: bool, target: str | None
+) -> None:
+    options = JobOptions(
+        limit=limit, rate_per_s=rate, keep_attempts=is_on, keep_ttl=not is_on, target_queue=target, force=is_on
+    )
 
-    assert job == job_from_document(through_text(job_document(job)))
+    assert options == options_from_document(through_text(options_document(options)))
 
 
 def test_a_field_of_a_newer_neighbour_is_passed_over() -> None:

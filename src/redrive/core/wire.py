@@ -1,4 +1,4 @@
-"""Headers, messages, letters and jobs as JSON and back, every kind kept exactly.
+"""Headers, messages, letters, and what a redrive job is made of, as JSON and back, every kind kept exactly.
 
 JSON has fewer kinds than a header table. What it lacks is an object with one key that starts with "$":
 {"$bytes": base64}, {"$time": RFC 3339}, {"$decimal": "12.34"}, {"$float": "nan"}, {"$int": "9007199254740993"} (above
@@ -22,7 +22,7 @@ from typing import Any, Final, TypeAlias
 from redrive.core.letters.letter import Attempt, AttemptOutcome, Letter, ReviewState
 from redrive.core.letters.selection import Selection
 from redrive.core.message import NO_HEADERS, NO_PROPERTIES, Headers, HeaderValue, Message, Properties
-from redrive.core.redrive import Job, JobCounts, JobOptions, JobState
+from redrive.core.redrive import JobOptions
 from redrive.core.settlement import Reason
 from redrive.errors import InvalidMessageError, SchemaTooNewError
 
@@ -307,11 +307,6 @@ def letter_from_document(document: Mapping[str, Any]) -> Letter:
 
 _SELECTION_NAMES: Final = tuple(field.name for field in fields(Selection))
 _OPTION_NAMES: Final = tuple(field.name for field in fields(JobOptions))
-_COUNT_NAMES: Final = tuple(field.name for field in fields(JobCounts))
-_JOB_PLAIN: Final = (
-    "id", "actor", "note", "request_key", "is_staged", "created_at", "updated_at", "error", "token", "owner",
-    "lease_until",
-)  # fmt: skip
 
 
 def selection_document(selection: Selection) -> Document:
@@ -342,30 +337,6 @@ def options_from_document(document: Mapping[str, Any]) -> JobOptions:
     """The options of this document. Raises as `message_from_document`."""
     with _Reading("job options", document):
         return JobOptions(**_known(document, _OPTION_NAMES))
-
-
-def job_document(job: Job) -> Document:
-    """A redrive job as a JSON object; `job_from_document` gives it back exactly."""
-    return {
-        "schema": SCHEMA,
-        **{name: getattr(job, name) for name in _JOB_PLAIN},
-        "state": str(job.state),
-        "selection": selection_document(job.selection),
-        "options": options_document(job.options),
-        "counts": {name: getattr(job.counts, name) for name in _COUNT_NAMES},
-    }
-
-
-def job_from_document(document: Mapping[str, Any]) -> Job:
-    """The job of this document. Raises as `message_from_document`."""
-    with _Reading("redrive job", document):
-        return Job(
-            **_known(document, _JOB_PLAIN),
-            state=JobState(document["state"]),
-            selection=selection_from_document(document.get("selection", {})),
-            options=options_from_document(document.get("options", {})),
-            counts=JobCounts(**_known(document.get("counts", {}), _COUNT_NAMES)),
-        )
 
 
 class _Reading:
