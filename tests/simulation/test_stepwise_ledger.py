@@ -15,7 +15,7 @@ from redrive.core.letters.letter import ReviewState
 from redrive.core.ports import Outgoing
 from redrive.core.redrive import Job, JobState
 from redrive.errors import BrokerUnavailableError
-from redrive.runtime.ledger import TRIM_LEASE_MS
+from redrive.runtime.dead_letter_queues import TRIM_LEASE_MS
 from redrive.testing import Faults, Killed
 from redrive.testing.samples import QUEUE, message, outgoing
 from tests.simulation.stepwise_world import DEAD, LEASE_MS, World

@@ -24,35 +24,25 @@ true?
   released: it is tried again, at the end of its lease instead of its due time.
 - after the letter was closed: as above; closing it again changes nothing.
 
-`forward`: check the fence, publish, move the letter to replayed, reopen the claim, drop its entry in the dead-letter
-queue, record the item.
-- after the publish: the letter still says it was not sent, so it is sent again under the same message id.
-- after the move: the audit trail says this job sent it; nothing is sent again, the rest is caught up.
-- after the reopening, after the drop: as before.
+`forward`: see `redrive.runtime.forwarding`.
 
 Fences. A claim's token is checked by the store when the claim ends, before anything is settled; a dead letter is
 checked and its leases renewed first, because its letter comes before the claim's end. Weak spots: a commit of a dead
-letter that itself takes longer than `COMMIT_LEASE_MS` can leave the letter of a delivery that has passed on. An entry
-leaves the dead-letter queue only from its front, so that looking never changes the order, and when a letter is sent
-or its copy processed: one redriven before older open letters keeps its entry until those are gone.
+letter that itself takes longer than `COMMIT_LEASE_MS` can leave the letter of a delivery that has passed on.
 """
 
 from __future__ import annotations
 
 import asyncio
-import json
 from collections.abc import Sequence
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Final
 
-from redrive.core import settlement, wire
+from redrive.core import settlement
 from redrive.core.idempotency import Acquired, ClaimRecord, ClaimRef, ClaimState, conflicts, is_expired, state_at
-from redrive.core.letters.letter import Letter, ReviewState
-from redrive.core.letters.selection import OPEN_STATES
-from redrive.core.message import HEADER_LETTER, Message
+from redrive.core.letters.letter import ReviewState
 from redrive.core.ports import (
-    AuditEntry,
     Broker,
     ClaimEnd,
     ClaimStore,
@@ -71,40 +61,17 @@ from redrive.core.ports import (
     Settle,
     Taken,
 )
-from redrive.core.redrive import ItemState, Job, refusal, runner_lost
+from redrive.core.redrive import Job
 from redrive.core.settlement import Reason
 from redrive.core.units import Millis
-from redrive.errors import InvalidMessageError, QueueNotFoundError, RedriveError, UnsupportedError
+from redrive.errors import RedriveError, UnsupportedError
+from redrive.runtime.dead_letter_queues import DeadLetterQueues
+from redrive.runtime.forwarding import CLOSED_BY, CLOSED_NOTE, Forwarding
 
 COMMIT_LEASE_MS: Final[Millis] = 30_000
 """Leases are renewed by this much before a dead letter is written."""
 
-MAX_KEPT_ATTEMPTS: Final = 100
-"""A redrive that keeps attempts carries over at most so many: each is one claim."""
-
-TRIM_BATCH: Final = 200
-"""Entries of a dead-letter queue looked at after a redrive, to drop those whose letters were sent."""
-
-TRIM_LEASE_MS: Final[Millis] = 2_000
-"""Entries being dropped are held for so long; should the drop be cut off, the next one finds them after it."""
-
-CLOSED_BY: Final = "redrive"
-CLOSED_NOTE: Final = "its redriven copy was processed"
 HANDED_BACK: Final = Reason(code="CLAIM_UNAVAILABLE", text="the claim store could not be asked")
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Plan:
-    """What becomes of one redrive item: `why` it is not sent, or that it `was_sent` already, or else: send it."""
-
-    forward: Forward
-    letter: Letter | None
-    why: str | None = None
-    was_sent: bool = False
-
-    @property
-    def is_to_send(self) -> bool:
-        return self.why is None and not self.was_sent
 
 
 class OrderedLedger:
@@ -116,8 +83,11 @@ class OrderedLedger:
         self._broker = broker
         self._claims = claims
         self._letters = letters
-        self._jobs = jobs
         self._clock = clock
+        self._dead_letter_queues = DeadLetterQueues(broker, letters, clock=clock)
+        self._forwarding = Forwarding(
+            broker=broker, claims=claims, letters=letters, jobs=jobs, entries=self._dead_letter_queues
+        )
 
     @property
     def features(self) -> Features:
@@ -246,9 +216,7 @@ class OrderedLedger:
         letters = [end.letter for end in ends if end.letter is not None]
         if letters:
             await self._letters.put(letters)
-            limit = self._broker.features.max_body_bytes
-            copies = [_dead_letter_copy(letter, limit_bytes=limit) for letter in letters if letter.dead_letter_queue]
-            await self._broker.publish(copies)
+            await self._dead_letter_queues.put(letters)
 
     async def _end_claims(self, batch: Sequence[End], is_current: Sequence[bool]) -> list[bool]:
         claimed = [
@@ -285,7 +253,7 @@ class OrderedLedger:
         if closed:
             await self._letters.review(closed)
             found = [await self._letters.get(change.letter_id) for change in closed]
-            await self._trim([letter for letter, _ in filter(None, found)])
+            await self._dead_letter_queues.trim([letter for letter, _ in filter(None, found)])
 
     async def _settle(self, batch: Sequence[End], is_current: Sequence[bool]) -> list[bool]:
         current = [end for end, is_ours in zip(batch, is_current, strict=True) if is_ours]
@@ -308,142 +276,9 @@ class OrderedLedger:
             hint="Use an idempotency key in the effect itself, or the embedded broker (sqlite:///…).",
         )
 
-    # ------------------------------------------------------------------------------------------------- forward
-
     async def forward(self, job: Job, batch: Sequence[Forward]) -> list[str | None]:
         """See `Ledger.forward`."""
-        if not batch:
-            return []
-        await self._check_runner(job)
-        plans = [await self._plan(job, forward) for forward in batch]
-        await self._check_targets(plans)
-        plans = await self._send(plans)
-        for plan in plans:
-            if plan.is_to_send and plan.letter is not None:
-                await self._mark_replayed(job, plan.letter, plan.forward)
-        await self._trim([plan.letter for plan in plans if plan.why is None and plan.letter is not None])
-        is_ours = await self._jobs.record(job, [
-            replace(
-                plan.forward.item, state=ItemState.SENT if plan.why is None else ItemState.SKIPPED, why=plan.why
-            )
-            for plan in plans
-        ])  # fmt: skip
-        if not is_ours:
-            raise runner_lost(job)
-        return [plan.why for plan in plans]
-
-    async def _check_runner(self, job: Job) -> None:
-        stored = await self._jobs.get(job.id)
-        if stored is None or stored.token != job.token:
-            raise runner_lost(job)
-
-    async def _plan(self, job: Job, forward: Forward) -> _Plan:
-        found = await self._letters.get(forward.item.letter_id)
-        if found is None:
-            return _Plan(forward=forward, letter=None, why=refusal(None, job.options, job_id=job.id))
-        letter, audit = found
-        if forward.item.state is ItemState.SENT or _was_sent(job, letter, audit):
-            return _Plan(forward=forward, letter=letter, was_sent=True)
-        return _Plan(forward=forward, letter=letter, why=refusal(letter, job.options, job_id=job.id))
-
-    async def _check_targets(self, plans: Sequence[_Plan]) -> None:
-        targets = {plan.forward.outgoing.queue for plan in plans if plan.is_to_send}
-        missing = sorted(targets - {depth.queue for depth in await self._broker.depths()}) if targets else []
-        if missing:
-            raise QueueNotFoundError(
-                f'Queue "{missing[0]}" not found. Nothing of this batch was sent; its letters stay as they are.',
-                hint="Start its consumer or publish to it once, then resume the job.",
-            )
-
-    async def _send(self, plans: Sequence[_Plan]) -> list[_Plan]:
-        """Publish what is to be sent. One that the broker refuses is not sent and says why, the others are; where it
-        refuses all, that is raised.
-        """
-        to_send = [plan for plan in plans if plan.is_to_send]
-        for plan in to_send:
-            if plan.forward.keep_attempts and plan.letter is not None:
-                await self._reopen_keeping_attempts(plan.forward.outgoing, plan.letter.attempt_count)
-        refused: dict[int, str] = {}
-        try:
-            await self._broker.publish([plan.forward.outgoing for plan in to_send])
-        except QueueNotFoundError:
-            raise
-        except RedriveError as error:
-            refused = await self._send_one_by_one(to_send, error)
-        return [
-            replace(plan, why=refused[plan.forward.item.position]) if plan.forward.item.position in refused else plan
-            for plan in plans
-        ]
-
-    async def _send_one_by_one(self, to_send: Sequence[_Plan], first: RedriveError) -> dict[int, str]:
-        """The positions that cannot be sent, and why. Raises `first` where none can."""
-        refused: dict[int, str] = {}
-        for plan in to_send:
-            try:
-                await self._broker.publish([plan.forward.outgoing])
-            except QueueNotFoundError:
-                raise
-            except RedriveError as error:
-                refused[plan.forward.item.position] = f"the broker refused it: {error.text}"
-        if len(refused) == len(to_send) and not isinstance(first, InvalidMessageError):
-            raise first
-        return refused
-
-    async def _mark_replayed(self, job: Job, letter: Letter, forward: Forward) -> None:
-        # Refused where it is replayed (force) or, its copy having been processed meanwhile, closed: sent all the same.
-        change = ReviewChange(
-            letter_id=letter.id, to=ReviewState.REPLAYED, actor=forward.actor, at=forward.at, note=_note(job)
-        )
-        await self._letters.review([change])
-        key = forward.outgoing.message.key
-        if key is not None:
-            await self._reopen(forward.outgoing.queue, key)
-
-    async def _reopen(self, queue: str, key: str) -> bool:
-        """Start a new cycle where the key is dead-lettered. A claim does so by itself: should the copy have been
-        taken already, there is nothing to do.
-        """
-        record = await self._claims.get(queue, key)
-        if record is None or record.state is not ClaimState.DEAD_LETTERED:
-            return False
-        await self._claims.register([Registration(queue=queue, key=key, digest=record.digest)])
-        return True
-
-    async def _reopen_keeping_attempts(self, outgoing: Outgoing, attempts: int) -> None:
-        """Reopen before the copy is sent, and count the old attempts again: each is a claim that failed."""
-        key = outgoing.message.key
-        if key is None or not await self._reopen(outgoing.queue, key):
-            return
-        for _ in range(min(attempts, MAX_KEPT_ATTEMPTS)):
-            (verdict,) = await self._claims.claim([(outgoing.queue, key)], lease_ms=COMMIT_LEASE_MS, owner=CLOSED_BY)
-            if not isinstance(verdict, Acquired):
-                return
-            await self._claims.finish([ClaimEnd(ref=verdict.ref, state=ClaimState.FAILED)])
-
-    async def _trim(self, gone: Sequence[Letter]) -> None:
-        """Drop entries of letters that are no longer open from the front of the dead-letter queues of these."""
-        for queue in {letter.dead_letter_queue for letter in gone if letter.dead_letter_queue}:
-            waiting = await self._broker.peek(queue, limit=TRIM_BATCH)
-            done: set[str] = set()
-            for copy in waiting:
-                found = await self._letters.get(copy.id)
-                if found is not None and found[0].state in OPEN_STATES:
-                    break
-                done.add(copy.id)
-            if done:
-                await self._drop(queue, done)
-
-    async def _drop(self, queue: str, letter_ids: set[str]) -> None:
-        received = await self._broker.receive(
-            queue, limit=len(letter_ids), lease_ms=TRIM_LEASE_MS, worker=CLOSED_BY, wait_ms=0
-        )
-        back = settlement.Requeue(due_at=self._clock.now(), reason=HANDED_BACK)
-        await self._broker.settle(
-            [
-                Settle(lease=item.lease, settlement=settlement.ACK if item.message.id in letter_ids else back)
-                for item in received
-            ]
-        )
+        return await self._forwarding.carry_out(job, batch) if batch else []
 
 
 def _is_live(record: ClaimRecord, now: int) -> bool:
@@ -463,33 +298,3 @@ def _claim_end(end: End) -> ClaimEnd | None:
     state = state_at(end.settlement)
     is_terminal = state in (ClaimState.PROCESSED, ClaimState.DEAD_LETTERED)
     return ClaimEnd(ref=ref, state=state, expires_at=end.claim_expires_at if is_terminal else None)
-
-
-def _dead_letter_copy(letter: Letter, *, limit_bytes: int) -> Outgoing:
-    """The entry in the broker's dead-letter queue: the letter as a document under the letter's id. One too large for
-    the broker is empty: its header names the letter, and the store has it whole.
-    """
-    body = json.dumps(wire.letter_document(letter)).encode()
-    message = Message(
-        id=letter.id,
-        key=letter.id,
-        body=body if len(body) <= limit_bytes else b"",
-        content_type="application/json",
-        tenant=letter.message.tenant,
-        published_at=letter.dead_lettered_at,
-        headers={HEADER_LETTER: letter.id},
-    )
-    return Outgoing(queue=letter.dead_letter_queue, message=message)
-
-
-def _note(job: Job) -> str:
-    return f"redrive job {job.id}"
-
-
-def _was_sent(job: Job, letter: Letter, audit: Sequence[AuditEntry]) -> bool:
-    """Whether this job has sent the letter, was cut off before it recorded the item, and now comes by again: the
-    audit trail says so, or the copy has been processed already.
-    """
-    if letter.state in OPEN_STATES or not audit:
-        return False
-    return audit[-1].note == CLOSED_NOTE or any(entry.note == _note(job) for entry in audit)
