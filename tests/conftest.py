@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 from datetime import timedelta
 from pathlib import Path
 
@@ -26,7 +27,13 @@ PATIENCE = timedelta(seconds=60)
 
 
 def pytest_sessionstart() -> None:
-    """Under `make test` refuse to run against the source tree: what users get is the wheel."""
+    """Under `make test` refuse to run against the source tree: what users get is the wheel.
+
+    A shell without job control starts what runs in its background with SIGINT ignored, and every process started from
+    there inherits it: Ctrl-C in a test would then reach nobody.
+    """
+    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
     if os.environ.get("REDRIVE_TEST_WHEEL") and Path(redrive.__file__).is_relative_to(ROOT / "src"):
         pytest.exit(f"redrive was imported from {redrive.__file__}, not from the installed wheel", returncode=4)
 
