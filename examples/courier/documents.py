@@ -10,8 +10,9 @@ from __future__ import annotations
 import json
 from typing import Any
 
+from redrive import Letter
 from redrive.core.idempotency import ClaimRecord
-from redrive.core.letters.letter import Attempt, Letter
+from redrive.core.letters.letter import Attempt
 from redrive.core.units import rfc3339
 
 MAX_SNAPSHOT_BYTES = 8 * 1024 * 1024

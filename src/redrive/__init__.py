@@ -17,6 +17,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any, Final
 
 if TYPE_CHECKING:
+    from redrive.core.letters.letter import Letter
     from redrive.core.message import Message
     from redrive.core.policy.backoff import Decorrelated, Exponential, Fixed, Tiers
     from redrive.core.policy.classify import Rule
@@ -53,6 +54,7 @@ __all__ = [
     "Fixed",
     "InvalidMessageError",
     "LeaseLostError",
+    "Letter",
     "Message",
     "MissingExtraError",
     "Published",
@@ -82,6 +84,7 @@ _WHERE: Final = {
     "Fixed": "redrive.core.policy.backoff",
     "InvalidMessageError": "redrive.errors",
     "LeaseLostError": "redrive.errors",
+    "Letter": "redrive.core.letters.letter",
     "Message": "redrive.core.message",
     "MissingExtraError": "redrive.errors",
     "Published": "redrive.core.ports",

@@ -18,6 +18,7 @@ from redrive import (
     Event,
     Exponential,
     Fixed,
+    Letter,
     Message,
     Published,
     Redrive,
@@ -35,6 +36,7 @@ from redrive import (
 )
 from redrive.core.message import Headers
 from redrive.core.units import UnixMs
+from redrive.testing import in_memory
 
 
 @dataclass
@@ -131,3 +133,11 @@ def watch() -> None:
 
     app.events.subscribe(alert)
     seen: dict[str, Any] = {queue: consumer.max_attempts for queue, consumer in app.consumers.items()}
+
+
+async def check() -> None:
+    """A user's own test of an app."""
+    async with in_memory(app) as run:
+        assert_type(await run.publish("orders.created", {"id": 1}), Published)
+        await run.until_idle()
+        assert_type(await run.letters(), tuple[Letter, ...])
