@@ -174,6 +174,11 @@ def runner_lost(job: Job, consequence: str = "Nothing more is sent by this runne
     return LeaseLostError(f"Job {job.id} was aborted or taken over. {consequence}")
 
 
+def sent_note(job_id: str) -> str:
+    """The note in a letter's audit trail where a job sent it."""
+    return f"redrive job {job_id}"
+
+
 def pace_ms(options: JobOptions, sent: int, elapsed_ms: Millis) -> Millis:
     """How long to wait before sending the next item so that `rate_per_s` holds from the start of the run."""
     if options.rate_per_s is None:

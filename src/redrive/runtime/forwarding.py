@@ -17,6 +17,7 @@ from typing import Final
 
 from redrive.core.idempotency import Acquired, ClaimState
 from redrive.core.letters.letter import Letter, ReviewState
+from redrive.core.letters.review import CLOSED_NOTE
 from redrive.core.letters.selection import OPEN_STATES
 from redrive.core.ports import (
     AuditEntry,
@@ -30,7 +31,7 @@ from redrive.core.ports import (
     Registration,
     ReviewChange,
 )
-from redrive.core.redrive import ItemState, Job, refusal, runner_lost
+from redrive.core.redrive import ItemState, Job, refusal, runner_lost, sent_note
 from redrive.core.units import Millis
 from redrive.errors import InvalidMessageError, QueueNotFoundError, RedriveError
 from redrive.runtime.dead_letter_queues import DeadLetterQueues
@@ -38,12 +39,11 @@ from redrive.runtime.dead_letter_queues import DeadLetterQueues
 MAX_KEPT_ATTEMPTS: Final = 100
 """A redrive that keeps attempts carries over at most so many: each is one claim."""
 
+OWNER: Final = "redrive"
+"""Who holds such a claim."""
+
 CLAIM_LEASE_MS: Final[Millis] = 30_000
 """How long such a claim blocks its key should it be cut off."""
-
-CLOSED_BY: Final = "redrive"
-CLOSED_NOTE: Final = "its redriven copy was processed"
-"""Actor and note in the audit trail where a success closed the letter."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -152,7 +152,7 @@ class Forwarding:
     async def _mark_replayed(self, job: Job, letter: Letter, forward: Forward) -> None:
         # Refused where it is replayed (force) or, its copy having been processed meanwhile, closed: sent all the same.
         change = ReviewChange(
-            letter_id=letter.id, to=ReviewState.REPLAYED, actor=forward.actor, at=forward.at, note=_note(job)
+            letter_id=letter.id, to=ReviewState.REPLAYED, actor=forward.actor, at=forward.at, note=sent_note(job.id)
         )
         await self._letters.review([change])
         key = forward.outgoing.message.key
@@ -175,14 +175,10 @@ class Forwarding:
         if key is None or not await self._reopen(outgoing.queue, key):
             return
         for _ in range(min(attempts, MAX_KEPT_ATTEMPTS)):
-            (verdict,) = await self._claims.claim([(outgoing.queue, key)], lease_ms=CLAIM_LEASE_MS, owner=CLOSED_BY)
+            (verdict,) = await self._claims.claim([(outgoing.queue, key)], lease_ms=CLAIM_LEASE_MS, owner=OWNER)
             if not isinstance(verdict, Acquired):
                 return
             await self._claims.finish([ClaimEnd(ref=verdict.ref, state=ClaimState.FAILED)])
-
-
-def _note(job: Job) -> str:
-    return f"redrive job {job.id}"
 
 
 def _was_sent(job: Job, letter: Letter, audit: Sequence[AuditEntry]) -> bool:
@@ -191,4 +187,4 @@ def _was_sent(job: Job, letter: Letter, audit: Sequence[AuditEntry]) -> bool:
     """
     if letter.state in OPEN_STATES or not audit:
         return False
-    return audit[-1].note == CLOSED_NOTE or any(entry.note == _note(job) for entry in audit)
+    return audit[-1].note == CLOSED_NOTE or any(entry.note == sent_note(job.id) for entry in audit)

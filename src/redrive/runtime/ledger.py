@@ -42,6 +42,7 @@ from typing import Final
 from redrive.core import settlement
 from redrive.core.idempotency import Acquired, ClaimRecord, ClaimRef, ClaimState, conflicts, is_expired, state_at
 from redrive.core.letters.letter import ReviewState
+from redrive.core.letters.review import CLOSED_BY, CLOSED_NOTE
 from redrive.core.ports import (
     Broker,
     ClaimEnd,
@@ -66,7 +67,7 @@ from redrive.core.settlement import Reason
 from redrive.core.units import Millis
 from redrive.errors import RedriveError, UnsupportedError
 from redrive.runtime.dead_letter_queues import DeadLetterQueues
-from redrive.runtime.forwarding import CLOSED_BY, CLOSED_NOTE, Forwarding
+from redrive.runtime.forwarding import Forwarding
 
 COMMIT_LEASE_MS: Final[Millis] = 30_000
 """Leases are renewed by this much before a dead letter is written."""

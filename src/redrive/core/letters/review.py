@@ -14,6 +14,10 @@ from typing import Final
 
 from redrive.core.letters.letter import ReviewState
 
+CLOSED_BY: Final = "redrive"
+CLOSED_NOTE: Final = "its redriven copy was processed"
+"""Actor and note in the audit trail where a success closed the letter."""
+
 
 class ReviewEvent(StrEnum):
     """What a person, or the success of a redriven copy, does to a letter."""
