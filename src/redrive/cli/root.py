@@ -63,11 +63,12 @@ def root(
 
     \b
     The first minute:
-      redrive demo                              watch webhooks fail, recover, and die
-      redrive up orders:app                     run your own app, everything in one process
-      redrive publish orders '{"id": 1}'        send it something
-      redrive dlq list                          see what died, and why
-      redrive dlq redrive orders --dry-run      see what sending it back would do
+      redrive demo                                   watch webhooks fail, recover, and die
+      redrive up orders:app                          run your own app, everything in one process
+      export REDRIVE_BROKER=sqlite:///orders.db      its file; or say --app orders:app each time
+      redrive publish orders '{"id": 1}'             send it something
+      redrive dlq list                               see what died, and why
+      redrive dlq redrive orders --dry-run           see what sending it back would do
 
     Every command has --help with examples, and --json for machines.
     """
