@@ -196,6 +196,16 @@ def test_where_a_child_cannot_start_the_reason_is_told(root: Path, tmp_path: Pat
     assert "Traceback" not in done.stderr
 
 
+def test_a_directory_with_an_earlier_tour_is_refused_before_anything_starts(root: Path, tmp_path: Path) -> None:
+    (tmp_path / "courier.db").touch()
+
+    done = play("--once", "--json", "--directory", str(tmp_path), root=root)
+
+    assert 1 == done.returncode
+    assert "earlier tour" in json.loads(done.stdout)["error"]
+    assert ["courier.db"] == [entry.name for entry in tmp_path.iterdir()]
+
+
 def _events_so_far(place: Path) -> list[dict[str, Any]]:
     return events(place, "worker") if (place / "worker.log").exists() else []
 

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Final
 
 from redrive.demo.processes import DemoError
-from redrive.demo.story import Story, Summary
+from redrive.demo.story import DATABASE, Story, Summary
 from redrive.demo.telling import Teller
 
 __all__ = ["DemoError", "Summary", "run"]
@@ -37,6 +37,7 @@ def run(*, once: bool = False, as_json: bool = False, directory: Path | None = N
     place.mkdir(parents=True, exist_ok=True)
     teller = Teller(quiet=as_json)
     try:
+        _refuse_used(place)
         summary = asyncio.run(Story(place.resolve(), teller, environment=os.environ, stays=stays).tell())
     except DemoError as error:
         if as_json:
@@ -50,3 +51,9 @@ def run(*, once: bool = False, as_json: bool = False, directory: Path | None = N
     if as_json:
         print(json.dumps(summary.document(), ensure_ascii=False))
     return 0 if summary.is_complete else 1
+
+
+def _refuse_used(place: Path) -> None:
+    """An earlier tour's events are known to its database: sent again they would be no story."""
+    if (place / DATABASE).exists():
+        raise DemoError(f'"{place}" holds an earlier tour ({DATABASE}). Nothing was started. Name another directory.')

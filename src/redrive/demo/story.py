@@ -27,6 +27,7 @@ from redrive.demo.telling import Teller
 from redrive.runtime.app import Redrive
 from redrive.service import Service
 
+DATABASE: Final = "courier.db"
 MAIN_QUEUE: Final = "courier-events-main"
 DLQ_QUEUE: Final = "courier-events-dlq"
 SOURCE: Final = "courier-x"
@@ -102,7 +103,7 @@ class Story:
         self._say = teller
         self._stays = stays
         self._spec, self._cwd = _example()
-        self._url = f"sqlite:///{quote(str(place / 'courier.db'), safe='/ ')}"
+        self._url = f"sqlite:///{quote(str(place / DATABASE), safe='/ ')}"
         self._downstream = FlakyService()
         self._courier = Courier(name=SOURCE, secret=secrets.token_urlsafe(24), port=free_port())
         self._environment = self._child_environment(environment)
