@@ -18,7 +18,7 @@ from redrive.core.attempts import attempt_number
 from redrive.core.idempotency import Acquired
 from redrive.core.letters.letter import Attempt, AttemptOutcome
 from redrive.core.letters.making import letter_of
-from redrive.core.message import HEADER_LETTER
+from redrive.core.message import HEADER_LETTER, Message
 from redrive.core.policy.classify import (
     classify,
     classify_status,
@@ -103,7 +103,9 @@ class Endings:
             return None
         if isinstance(settled, settlement.DeadLetter):
             return self._dead(delivery, settled.reason, entry=None, failure=None, now=now)
-        return Ended(delivery=delivery, end=End(taken=delivery._taken, settlement=settled))
+        # A redriven copy that is a duplicate was overtaken by a success: that closes its letter too.
+        closes = _letter_of(message) if isinstance(settled, settlement.Ack) else None
+        return Ended(delivery=delivery, end=End(taken=delivery._taken, settlement=settled, closes_letter=closes))
 
     def undecodable(self, delivery: Delivery, error: Undecodable, now: UnixMs) -> Ended:
         """The handler cannot be called with these bytes: a dead letter on this attempt."""
@@ -120,13 +122,11 @@ class Endings:
 
     def processed(self, delivery: Delivery, now: UnixMs) -> End:
         """The handler succeeded."""
-        headers = delivery._message.headers
-        letter_id = headers.get(HEADER_LETTER) if headers else None
         return End(
             taken=delivery._taken,
             settlement=settlement.ACK,
             claim_expires_at=now + self._consumer.idempotency_ttl_ms,
-            closes_letter=letter_id if isinstance(letter_id, str) else None,
+            closes_letter=_letter_of(delivery._message),
         )
 
     def returned_status(self, result: Any, now: UnixMs) -> Failure | Requeue | None:
@@ -259,6 +259,12 @@ class Endings:
             claim_expires_at=letter.expires_at,
         )
         return Ended(delivery=delivery, end=end, duration_ms=duration_ms, failure=failure)
+
+
+def _letter_of(message: Message) -> str | None:
+    """The letter a redriven copy came from."""
+    letter_id = message.headers.get(HEADER_LETTER) if message.headers else None
+    return letter_id if isinstance(letter_id, str) else None
 
 
 def is_hand_back(ended: Ended) -> bool:

@@ -28,7 +28,6 @@ from __future__ import annotations
 
 import asyncio
 import contextvars
-import random
 from collections.abc import Coroutine, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
@@ -36,7 +35,6 @@ from redrive.core.attempt_field import with_attempt
 from redrive.core.delivery import DeliveryState
 from redrive.core.letters.letter import AttemptOutcome
 from redrive.core.message import Message
-from redrive.core.policy.backoff import Exponential
 from redrive.core.ports import End, Taken
 from redrive.core.signals import Requeue, Signal
 from redrive.core.units import Millis
@@ -46,6 +44,7 @@ from redrive.runtime.decode import Undecodable
 from redrive.runtime.delivery import CancelReason, Delivery
 from redrive.runtime.endings import SHUTDOWN, Ended, Endings, is_hand_back
 from redrive.runtime.gate import Gate
+from redrive.runtime.outage import Outage
 from redrive.runtime.processes import ProcessRunner
 from redrive.runtime.runners import Runner, TaskRunner
 from redrive.runtime.threads import ThreadRunner
@@ -103,10 +102,10 @@ class Pipeline:
         self._is_alone = False
         self._stopping = False
         self._drained = asyncio.Event()
-        pause = app.settings
-        self._pause = Exponential(f"{pause.pause_initial_ms}ms", cap=f"{pause.pause_max_ms}ms", jitter="±25%")
+        self._outage = Outage([consumer.queue], app.settings, clock=app.clock, events=app.events)
         self._is_paused = False
-        self._pauses = 0
+        # A commit has failed; until its ends are written nothing new is taken, whatever a take would say.
+        self._is_owing = False
         self.handed_back = 0
         gate.add(self)
 
@@ -170,7 +169,7 @@ class Pipeline:
     @property
     def is_ready(self) -> bool:
         """Whether messages are consumed: not stopping, and the broker answers."""
-        return not self._stopping and self._pauses == 0
+        return not self._stopping and not self._outage.is_on
 
     def is_quiet(self, *, besides: int = 0) -> bool:
         """Whether nothing is taken, running or uncommitted, but `besides` deliveries."""
@@ -200,7 +199,7 @@ class Pipeline:
 
     def _start_take(self) -> None:
         concurrency = self.consumer.concurrency
-        if self._stopping or self._takes or not self._gate.is_open:
+        if self._stopping or self._takes or self._is_owing or not self._gate.is_open:
             return
         free = concurrency - self._running
         if free < 1 or self._unsettled > 2 * concurrency:
@@ -331,7 +330,7 @@ class Pipeline:
 
     async def _take_suspect(self) -> bool:
         """Take one more while alone; False: there is none, or it is no suspect and others may run beside it."""
-        if self._stopping or self._is_paused or self._throttle.grant(1) < 1:
+        if self._stopping or self._is_paused or self._is_owing or self._throttle.grant(1) < 1:
             return False
         self._takes += 1
         running = self._running
@@ -475,7 +474,7 @@ class Pipeline:
         processed_end = self._endings.processed
         ends = [processed_end(delivery, now) for delivery, _ in processed]
         ends += [each.end for each in ended]
-        settled: Sequence[bool | None] | None = None
+        settled: Sequence[bool | None] = ()
         try:
             settled = await self.ledger.commit(ends)
         except RedriveError as error:
@@ -485,16 +484,20 @@ class Pipeline:
         finally:
             self._commits -= 1
             self._committing -= len(ends)
-        if settled is None:
-            self._processed[:0] = processed
-            self._ended[:0] = ended
-        else:
+        first = min(len(settled), len(processed))
+        second = len(settled) - first
+        self._processed[:0] = processed[first:]
+        self._ended[:0] = ended[second:]
+        self._is_owing = len(settled) < len(ends)
+        if not self._is_owing:
             self._available()
-            self._settled(processed, ended, settled)
+        self._settled(processed[:first], ended[:second], settled)
         self.schedule_pump()
 
-    async def _commit_apart(self, ends: list[End], error: Exception) -> list[bool | None] | None:
-        """One by one, where the batch failed for a reason that is no outage. An element's None: told already."""
+    async def _commit_apart(self, ends: list[End], error: Exception) -> list[bool | None]:
+        """One by one, where the batch failed for a reason that is no outage. An element's None: told already. Where an
+        outage comes in between, the answer is shorter than the ends: the rest is still owed.
+        """
         if len(ends) == 1:
             self._events.emit(
                 "delivery.unsettled",
@@ -509,9 +512,9 @@ class Pipeline:
                 settled += await self.ledger.commit([end])
             except RedriveError as away:
                 self._unavailable(away)
-                return None
+                break
             except Exception as own:  # noqa: BLE001
-                settled += await self._commit_apart([end], own) or [None]
+                settled += await self._commit_apart([end], own)
         return settled
 
     def _settled(self, processed: list[Processed], ended: list[Ended], settled: Sequence[bool | None]) -> None:
@@ -538,19 +541,9 @@ class Pipeline:
     # ------------------------------------------------------------------------------------------- outage
 
     def _unavailable(self, error: Exception) -> None:
-        if self._is_paused:
-            return
-        self._is_paused = True
-        self._pauses += 1
-        delay = self._pause.delay_ms(self._pauses, random.random())  # noqa: S311 - jitter
-        self._events.emit(
-            "consumer.paused",
-            queue=self.consumer.queue,
-            error_code=error.code if isinstance(error, RedriveError) else "internal",
-            error_text=str(error)[:500] or repr(error),
-            delay_ms=delay,
-        )
-        self._spawn(self._try_again(delay))
+        if not self._is_paused:
+            self._is_paused = True
+            self._spawn(self._try_again(self._outage.failed(error)))
 
     async def _try_again(self, delay: Millis) -> None:
         await self._clock.sleep(delay)
@@ -558,6 +551,5 @@ class Pipeline:
         self.schedule_pump()
 
     def _available(self) -> None:
-        if self._pauses and not self._is_paused:
-            self._pauses = 0
-            self._events.emit("consumer.resumed", queue=self.consumer.queue)
+        if not self._is_paused and not self._is_owing:
+            self._outage.succeeded()

@@ -13,6 +13,7 @@ from redrive.core.idempotency import (
     ClaimState,
     InProgress,
     Verdict,
+    conflicts,
     is_expired,
     judge,
 )
@@ -205,8 +206,7 @@ def register(tx: Tx, batch: Sequence[Registration]) -> list[Published]:
             answers.append(Published())
         else:
             digest = digests[scope] if scope in digests or found is None else found[1].digest
-            differs = None not in (digest, each.digest) and digest != each.digest
-            answers.append(Published(duplicate=True, conflict=differs))
+            answers.append(Published(duplicate=True, conflict=conflicts(digest, each.digest)))
     insert_rows(tx.connection, _INSERT, fresh)
     return answers
 

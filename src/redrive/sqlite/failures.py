@@ -41,7 +41,7 @@ _BY_CODE: Final[dict[int, _Row]] = {
     sqlite3.SQLITE_FULL: (
         BrokerUnavailableError,
         "cannot grow: the disk or the file's page limit is full. Nothing of this call was written.",
-        "Free disk space; prune dead letters (redrive dlq prune). What was accepted before is safe.",
+        "Free disk space; everything goes on by itself then. What was accepted before is safe.",
     ),
     sqlite3.SQLITE_READONLY: _READ_ONLY,
     sqlite3.SQLITE_PERM: _READ_ONLY,
@@ -53,7 +53,7 @@ _BY_CODE: Final[dict[int, _Row]] = {
     sqlite3.SQLITE_IOERR: (
         BrokerUnavailableError,
         "met an input/output error. Whether this call was written is not known; repeating it is safe.",
-        "Look at the disk and the system log; then check the file: redrive doctor",
+        "Is the disk full? Else look at the system log, then copy what can be read: redrive backup",
     ),
     sqlite3.SQLITE_NOMEM: (
         BrokerUnavailableError,

@@ -24,6 +24,8 @@ from redrive.core.redrive import (
     JobOptions,
     JobState,
     refusal,
+    runner_lost,
+    sent_note,
 )
 from redrive.core.text import clean
 from redrive.core.units import Millis
@@ -33,7 +35,7 @@ from redrive.core.wire import (
     selection_document,
     selection_from_document,
 )
-from redrive.errors import LeaseLostError, QueueNotFoundError
+from redrive.errors import QueueNotFoundError
 from redrive.sqlite import claims, letters, queue, search
 from redrive.sqlite.values import insert_rows, numbers, text_in, text_out
 from redrive.sqlite.writer import Tx
@@ -154,7 +156,7 @@ def stage(tx: Tx, job: Job, *, limit: int) -> Job:
     """Copy the next letters into items. Raises `LeaseLostError`, staging nothing, where `job.token` is stale."""
     found = _current(tx, job)
     if found is None:
-        raise LeaseLostError(f"Job {job.id} was aborted or taken over. Nothing was staged.")
+        raise runner_lost(job, "Nothing was staged.")
     seq, stored = found
     last_letter, *after = tx.execute(
         "SELECT last_letter, staged_at, staged_seq FROM redrive_job WHERE seq = ?", (seq,)
@@ -254,7 +256,7 @@ def forward(tx: Tx, job: Job, batch: Sequence[Forward]) -> list[str | None]:
     """Send redrive items: message, letter, claim and item move together. Raises as `Ledger.forward`, nothing done."""
     found = _current(tx, job)
     if found is None:
-        raise LeaseLostError(f"Job {job.id} was aborted or taken over. Nothing of this batch was sent.")
+        raise runner_lost(job, "Nothing of this batch was sent.")
     for name in {each.outgoing.queue for each in batch}:
         if not queue.queue_exists(tx.connection, name):
             raise QueueNotFoundError(
@@ -284,7 +286,7 @@ def _forward_one(tx: Tx, job_seq: int, each: Forward, *, options: JobOptions) ->
     if row[0] != ItemState.PENDING:
         return False, None if row[0] == ItemState.SENT else row[1]
     found = letters.summary(tx.connection, item.letter_id)
-    why = "it no longer exists" if found is None else refusal(found[1], options, job_id=item.job_id)
+    why = refusal(None if found is None else found[1], options, job_id=item.job_id)
     if found is None or why is not None:
         _end_item(tx, job_seq, item, state=ItemState.SKIPPED, why=why)
         return False, why
@@ -293,7 +295,7 @@ def _forward_one(tx: Tx, job_seq: int, each: Forward, *, options: JobOptions) ->
         attempts = letter.attempt_count if each.keep_attempts else 0
         claims.reopen(tx, each.outgoing.queue, each.outgoing.message.key, attempts=attempts)
     change = ReviewChange(letter_id=letter.id, to=ReviewState.REPLAYED, actor=each.actor, at=each.at,
-                          note=f"redrive job {item.job_id}")  # fmt: skip
+                          note=sent_note(item.job_id))  # fmt: skip
     steps = moves(letter.state, ReviewState.REPLAYED)
     letters.walk(tx, seq, (ReviewState.REPLAYED,) if isinstance(steps, str) else steps, change=change)
     _end_item(tx, job_seq, item, state=ItemState.SENT, why=None)

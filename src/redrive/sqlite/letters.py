@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from typing import Final
 
 from redrive.core.letters.letter import Letter, ReviewState
-from redrive.core.letters.review import moves
+from redrive.core.letters.review import CLOSED_BY, CLOSED_NOTE, moves
 from redrive.core.ports import AuditEntry, LetterSummary, ReviewChange
 from redrive.core.text import clean
 from redrive.core.units import UnixMs
@@ -26,10 +26,6 @@ from redrive.sqlite.rows import (
 )
 from redrive.sqlite.values import insert_rows, numbers, text_in, text_out
 from redrive.sqlite.writer import Tx
-
-CLOSED_BY: Final = "redrive"
-CLOSED_NOTE: Final = "its redriven copy was processed"
-"""Actor and note in the audit trail where a success closed the letter."""
 
 _INSERT_SUMMARY: Final = f"INSERT INTO redrive_letter ({SUMMARY_COLUMNS})"
 _INSERT_CONTENT: Final = f"INSERT INTO redrive_letter_content (seq, {CONTENT_COLUMNS})"

@@ -13,15 +13,11 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-from redrive.core.letters.selection import OPEN_STATES, Selection
+from redrive.core.letters.selection import OPEN_STATES, Place, Selection, cursor_at, place_of
 from redrive.core.ports import LetterStats, LetterSummary, Page
 from redrive.core.units import UnixMs
-from redrive.errors import ConfigurationError
 from redrive.sqlite.rows import REVIEW_NUMBER, REVIEW_STATES, SUMMARY_COLUMNS, summary_from
 from redrive.sqlite.values import text_in, text_out
-
-Place = tuple[UnixMs, int]
-"""(dead_lettered_at, seq): where a letter stands in the order of death."""
 
 ORDER: Final = "dead_lettered_at, seq"
 NO_TENANT: Final = "-"
@@ -150,21 +146,11 @@ def walk(
 
 def find(connection: sqlite3.Connection, selection: Selection, *, limit: int, cursor: str | None) -> Page:
     """One page and the cursor of the next."""
-    after = None if cursor is None else _place_of(cursor)
+    after = None if cursor is None else place_of(cursor)
     found = list(walk(connection, selection, after=after, up_to=None, limit=limit + 1))
     page = found[:limit]
     is_more = len(found) > limit and page
-    return Page(letters=tuple(letter for _, letter in page), cursor="{}-{}".format(*page[-1][0]) if is_more else None)
-
-
-def _place_of(cursor: str) -> Place:
-    died_at, _, seq = cursor.partition("-")
-    try:
-        return int(died_at), int(seq)
-    except ValueError:
-        raise ConfigurationError(
-            f"Cursor {cursor!r:.60} is not one this store gave out. Nothing was read.", hint="Start without a cursor."
-        ) from None
+    return Page(letters=tuple(letter for _, letter in page), cursor=cursor_at(page[-1][0]) if is_more else None)
 
 
 _COUNTED: Final = ("state", "queue", "reason_code", "fingerprint", "tenant")
