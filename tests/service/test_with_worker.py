@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from redrive import DeadLetter, Delivery, Exponential, Fixed, Redrive, Retry
-from redrive.core.letters.letter import Letter
+from redrive.core.letters.letter import Letter, ReviewState
 from redrive.core.letters.selection import OPEN_STATES, Selection
 from redrive.core.ports import Outgoing
 from redrive.core.redrive import JobOptions
@@ -80,6 +80,40 @@ async def test_a_redriven_message_starts_with_fresh_attempts(url: str) -> None:
         await until_open_letters(service, 0)
 
     assert [1, 2, 3, 4, 5, 1, 2, 3, 4] == runs
+
+
+async def test_a_copy_overtaken_by_the_producers_own_repeat_closes_its_letter(url: str) -> None:
+    """The copy is a duplicate of a success then: it does not run, and nothing is left to decide."""
+    app, runs = Redrive("shop", url), []
+    is_broken = [True]
+
+    @app.consumer("orders", retry=Retry(max_attempts=1))
+    async def charge(order: dict) -> None:
+        runs.append(order["n"])
+        if is_broken[0]:
+            raise ConnectionError("refused")
+
+    async with app:
+        service = Service(app)
+        first = app.worker()
+        running = asyncio.create_task(first.run())
+        await app.publish("orders", {"n": 1}, message_id="m-1")
+        (dead,) = await until_open_letters(service, 1)
+        first.stop()
+        await running
+
+        is_broken[0] = False
+        await app.publish("orders", {"n": 2}, message_id="m-1")
+        await service.redrive(Selection(ids=(dead.id,)), actor="ann")
+        second = app.worker()
+        running = asyncio.create_task(second.run())
+        async with asyncio.timeout(PATIENCE_S):
+            while (await service.letter(dead.id)).letter.state is not ReviewState.CLOSED:
+                await asyncio.sleep(0.005)  # sleep: the worker works in between
+        second.stop()
+        await running
+
+    assert [1, 2] == runs
 
 
 async def test_a_message_that_fails_again_is_a_new_letter_with_its_past(url: str) -> None:
