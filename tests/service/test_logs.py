@@ -168,11 +168,11 @@ def test_what_a_library_logs_comes_out_in_the_same_form(bare_root: logging.Logge
     try:
         raise ValueError("boom")
     except ValueError:
-        logging.getLogger("a.library").exception("in %s", "amqp://u:p@h/")
+        logging.getLogger("some.package").exception("in %s", "amqp://u:p@h/")
     logging.getLogger("x").info("not this")
 
     (line,) = [json.loads(text) for text in stream.getvalue().splitlines()]
-    assert ("error", "library.log", "a.library", "in amqp://***@h/") == (
+    assert ("error", "library.log", "some.package", "in amqp://***@h/") == (
         line["level"], line["event"], line["logger"], line["text"],
     )  # fmt: skip
     assert "ValueError: boom" in line["traceback"]
