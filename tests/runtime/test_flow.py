@@ -45,6 +45,42 @@ async def test_consecutive_transient_failures_open_the_breaker_and_one_success_c
         await clock.run_until(running.done)
 
 
+async def test_a_probe_that_never_reaches_the_handler_does_not_keep_the_breaker_waiting() -> None:
+    """A message that cannot be read, one whose life is over, a duplicate: none of them answers for the other side."""
+    clock = FakeClock()
+    app = Redrive("shop", broker="memory://", clock=clock)
+    is_down, done = [False], []
+
+    @app.consumer(
+        "orders", concurrency=1, breaker=BreakerPolicy(failures=1, probe=Fixed("10s")), retry=Retry(backoff=NEVER)
+    )
+    async def handle(order: dict[str, Any]) -> None:
+        if is_down[0]:
+            raise ConnectionError("downstream is away")
+        done.append(order["n"])
+
+    told = Told(app)
+    async with app:
+        worker = app.worker()
+        running = asyncio.create_task(worker.run())
+        await app.publish("orders", {"n": 1}, message_id="m-1")
+        await clock.run_until(lambda: done == [1])
+        is_down[0] = True
+        await app.publish("orders", {"n": 2})
+        await clock.run_until(lambda: told.count("breaker.changed") == 1)
+        is_down[0] = False
+
+        await app.publish("orders", {"n": 1}, message_id="m-1")
+        await app.publish("orders", {"n": 3}, ttl="1s")
+        await app.publish("orders", b"{not json", content_type="application/json")
+        await app.publish("orders", {"n": 4})
+        await clock.run_until(lambda: done == [1, 4], limit_ms=60_000)
+
+        assert ["open", "closed"] == [fields["state"] for fields in told.named("breaker.changed")]
+        worker.stop()
+        await clock.run_until(running.done)
+
+
 async def test_without_a_breaker_every_message_burns_its_attempts() -> None:
     app = Redrive("shop", broker="memory://")
 

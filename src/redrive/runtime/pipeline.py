@@ -346,15 +346,14 @@ class Pipeline:
         if ended is not None:
             self._end(ended)
             return
-        try:
-            payload = self.consumer.decode(self._shown(delivery))
-        except Undecodable as error:
-            self._end(self._endings.undecodable(delivery, error, now))
-            return
         delivery._state = DeliveryState.RUNNING
         if self.consumer.timeout_ms is not None:
             delivery._deadline = now + self.consumer.timeout_ms
-        self._runner.start(delivery, payload)
+        self._runner.start(delivery)
+
+    def payload(self, delivery: Delivery) -> Any:
+        """What the handler is called with. Raises `Undecodable`."""
+        return self.consumer.decode(self._shown(delivery))
 
     def _shown(self, delivery: Delivery) -> Message:
         """The message as the handler sees it: its attempt field tells the true attempt, lost starts included."""
@@ -393,6 +392,9 @@ class Pipeline:
         """The handler raised or was stopped; called by the runner."""
         if not delivery._is_open:
             self._late(delivery, error)
+            return
+        if isinstance(error, Undecodable):
+            self._end(self._endings.undecodable(delivery, error, self._clock.now()))
             return
         outcome = self._endings.outcome_of(delivery, error, self._clock.now())
         if delivery._cancel_reason is CancelReason.SHUTDOWN and not isinstance(outcome, Signal):
@@ -440,6 +442,8 @@ class Pipeline:
         ended.delivery._state = DeliveryState.SETTLED
         self._running -= 1
         self._ended.append(ended)
+        # A probe that never reached the handler, or told nothing, must not keep the breaker waiting for its answer.
+        self._throttle.abandoned()
         self.schedule_pump()
 
     async def _watch_timeouts(self, timeout_ms: Millis) -> None:

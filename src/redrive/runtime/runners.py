@@ -15,6 +15,10 @@ class RunnerHost(Host, Protocol):
 
     context: contextvars.Context
 
+    def payload(self, delivery: Delivery) -> Any:
+        """What the handler is called with; from any thread. What it raises goes to `raised`, as if the handler had."""
+        ...
+
     def returned(self, delivery: Delivery, result: Any) -> None:
         """The handler came to its end."""
         ...
@@ -27,7 +31,7 @@ class RunnerHost(Host, Protocol):
 class Runner(Protocol):
     """Runs handlers of one consumer. Every `start` ends in exactly one `returned` or `raised`."""
 
-    def start(self, delivery: Delivery, payload: Any) -> None:
+    def start(self, delivery: Delivery) -> None:
         """Begin; called on the loop, at most `concurrency` at once."""
         ...
 
@@ -50,8 +54,8 @@ class TaskRunner:
         self._monotonic_ms = host.app.clock.monotonic_ms
         self._name = f"redrive {host.consumer.queue}"
 
-    def start(self, delivery: Delivery, payload: Any) -> None:
-        run, context = self._run(delivery, payload), self._host.context.copy()
+    def start(self, delivery: Delivery) -> None:
+        run, context = self._run(delivery), self._host.context.copy()
         loop = self._host.loop
         if loop.get_task_factory() is None:
             # What `create_task` does then, but for a detour per message.
@@ -71,11 +75,13 @@ class TaskRunner:
         if delivery._started_ms and delivery._running is not None:
             delivery._running.cancel()
 
-    async def _run(self, delivery: Delivery, payload: Any) -> None:
+    async def _run(self, delivery: Delivery) -> None:
         delivery._started_ms = self._monotonic_ms() or 1e-9
         try:
             if delivery._cancel_reason is not None:
                 raise asyncio.CancelledError  # noqa: TRY301 - as if it had been cancelled a moment later
+            # Made here and not when the batch is taken: then one payload at a time is alive, and still in the cache.
+            payload = self._host.payload(delivery)
             call: Coroutine[Any, Any, Any] = (
                 self._handler(payload, delivery) if self._wants_delivery else self._handler(payload)
             )

@@ -16,7 +16,6 @@ from typing import Any
 from redrive.runtime.delivery import CancelReason, Delivery
 from redrive.runtime.runners import RunnerHost
 
-Job = tuple[Delivery, Any]
 Call = Callable[[Delivery, Any], Any]
 
 
@@ -26,19 +25,19 @@ class ThreadRunner:
     def __init__(self, host: RunnerHost, call: Call | None = None) -> None:
         self._host = host
         self._call = self._handle if call is None else call
-        self._jobs: SimpleQueue[Job | None] = SimpleQueue()
+        self._jobs: SimpleQueue[Delivery | None] = SimpleQueue()
         self._ended: deque[tuple[Delivery, Any, BaseException | None]] = deque()
         self._threads: list[threading.Thread] = []
         self._unfinished = 0
 
-    def start(self, delivery: Delivery, payload: Any) -> None:
+    def start(self, delivery: Delivery) -> None:
         self._unfinished += 1
         if self._unfinished > len(self._threads):
             name = f"redrive-{self._host.consumer.queue}-{len(self._threads) + 1}"
             thread = threading.Thread(target=self._work, name=name, daemon=True)
             self._threads.append(thread)
             thread.start()
-        self._jobs.put((delivery, payload))
+        self._jobs.put(delivery)
 
     def cancel(self, delivery: Delivery, reason: CancelReason) -> None:
         """Told already: the event is set."""
@@ -53,16 +52,16 @@ class ThreadRunner:
 
     def _work(self) -> None:
         monotonic_ms = self._host.app.clock.monotonic_ms
-        while (job := self._jobs.get()) is not None:
-            delivery, payload = job
+        while (delivery := self._jobs.get()) is not None:
             delivery._started_ms = monotonic_ms() or 1e-9
-            result, error = None, None
+            payload, result, error = None, None, None
             try:
+                payload = self._host.payload(delivery)
                 result = self._host.context.copy().run(self._call, delivery, payload)
             except BaseException as raised:  # noqa: BLE001 - whatever a handler raises is its outcome
                 error = raised
             self._report(delivery, result, error)
-            del job, delivery, payload, result, error  # an idle thread keeps nothing alive
+            del delivery, payload, result, error  # an idle thread keeps nothing alive
 
     def _report(self, delivery: Delivery, result: Any, error: BaseException | None) -> None:
         self._ended.append((delivery, result, error))
