@@ -8,7 +8,7 @@ from typing import Any, Final
 
 from redrive.core.idempotency import ClaimRecord, ClaimState
 from redrive.core.letters.letter import Attempt, AttemptOutcome, Letter, ReviewState
-from redrive.core.message import NO_PROPERTIES, OWN_HEADER_PREFIX, Headers, Message, Properties
+from redrive.core.message import NO_HEADERS, NO_PROPERTIES, OWN_HEADER_PREFIX, Headers, Message, Properties
 from redrive.core.ports import LetterSummary
 from redrive.core.settlement import Reason
 from redrive.core.text import clean, cut
@@ -55,17 +55,18 @@ def message_row(queue_id: int, message: Message) -> tuple[Any, ...]:
 
 def message_from(row: Row, at: int) -> Message:
     """The message whose columns, without queue_id and with the rewritten body last, start at `row[at]`."""
-    message_id, key, tenant, priority, published_at, expires_at, content_type = row[at : at + 7]
-    headers, properties, body, rewritten = row[at + 7 : at + 11]
+    message_id, key, tenant, priority, published_at, expires_at, content_type, headers, properties, body, rewritten = (
+        row[at : at + 11]
+    )
     return Message(
         id=message_id if type(message_id) is str else text_out(message_id),
-        key=text_or_none_out(key),
-        tenant=text_or_none_out(tenant),
+        key=key if type(key) is str else text_or_none_out(key),
+        tenant=tenant if tenant is None else text_out(tenant),
         priority=priority,
         published_at=published_at,
         expires_at=expires_at,
-        content_type=text_or_none_out(content_type),
-        headers=headers_from(headers),
+        content_type=content_type if type(content_type) is str else text_or_none_out(content_type),
+        headers=NO_HEADERS if headers is None else headers_from(headers),
         properties=NO_PROPERTIES if properties is None else properties_from(properties),
         body=body if rewritten is None else rewritten,
         original=None if rewritten is None else body,
