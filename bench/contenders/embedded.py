@@ -19,8 +19,8 @@ from redrive.core.idempotency import ClaimState
 from redrive.runtime.hosting import spare_the_collector
 from redrive.runtime.metrics import Metrics
 
-CONCURRENCY: Final = 400
-"""Handlers at once in the one worker process, as one would set it for handlers this small."""
+CONCURRENCY: Final = 500
+"""Handlers at once in the one worker process, as one would set it for handlers this small; a take is at most so big."""
 
 BATCH: Final = 1_000
 CALLERS: Final = 100
