@@ -11,7 +11,7 @@ from __future__ import annotations
 import asyncio
 import heapq
 import threading
-from collections.abc import Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Final, TypeAlias, assert_never
 
@@ -20,7 +20,7 @@ from redrive.core.letters.letter import Attempt, AttemptOutcome
 from redrive.core.message import Message
 from redrive.core.ports import Clock, Depth, Features, Lease, Outgoing, Published, Received, Settle
 from redrive.core.units import Millis, UnixMs
-from redrive.errors import BrokerUnavailableError, InvalidMessageError
+from redrive.errors import BrokerUnavailableError, InvalidMessageError, UnsupportedError
 
 MAX_BODY_BYTES: Final = 16 * 1024 * 1024
 """Larger bodies are refused, as a broker over a network would."""
@@ -146,11 +146,11 @@ class MemoryBroker:
     async def publish(self, batch: Sequence[Outgoing]) -> list[Published]:
         """Put the messages into their queues, making a queue that was not there. All or nothing.
 
-        Raises `InvalidMessageError` where a body is over the limit.
+        Raises `InvalidMessageError` where a body is over the limit, `UnsupportedError` where an exchange is named.
         """
         self._check_open()
         for outgoing in batch:
-            _check_size(outgoing)
+            _check(outgoing)
         now = self._clock.now()
         with self._lock:
             queues = {outgoing.queue: self._queue(outgoing.queue) for outgoing in batch}
@@ -201,12 +201,21 @@ class MemoryBroker:
 
     async def peek(self, queue: str, *, limit: int) -> list[Message]:
         """Ready messages in hand-over order, then scheduled ones by due time; none in hand."""
-        now = self._clock.now()
         with self._lock:
-            source = self._queues.get(queue)
-            waiting = [] if source is None else [copy for copy in source.copies.values() if not _is_leased(copy, now)]
-        waiting.sort(key=lambda copy: _hand_over_order(copy, now))
-        return [copy.message for copy in waiting[:limit]]
+            return [copy.message for copy in self._waiting(queue)[:limit]]
+
+    async def discard(self, queue: str, is_gone: Callable[[Message], bool], *, limit: int) -> int:
+        """See `Broker.discard`."""
+        with self._lock:
+            gone = [copy for copy in self._waiting(queue)[:limit] if is_gone(copy.message)]
+            for copy in gone:
+                del self._queues[queue].copies[copy.number]
+        return len(gone)
+
+    async def gone(self, workers: Collection[str]) -> set[str]:
+        """None: whoever shares this memory ends with it."""
+        _ = workers
+        return set()
 
     def next_event_at(self) -> UnixMs | None:
         """When the next message of any queue falls due or the next lease ends; None where nothing is ahead."""
@@ -222,6 +231,13 @@ class MemoryBroker:
             gone.wake()
 
     # What follows runs under the lock.
+
+    def _waiting(self, queue: str) -> list[_Copy]:
+        """What is not in hand, in order of hand-over."""
+        now = self._clock.now()
+        source = self._queues.get(queue)
+        waiting = [] if source is None else [copy for copy in source.copies.values() if not _is_leased(copy, now)]
+        return sorted(waiting, key=lambda copy: _hand_over_order(copy, now))
 
     def _queue(self, name: str) -> _Queue:
         if name not in self._queues:
@@ -299,7 +315,12 @@ class MemoryBroker:
             )
 
 
-def _check_size(outgoing: Outgoing) -> None:
+def _check(outgoing: Outgoing) -> None:
+    if outgoing.exchange:
+        raise UnsupportedError(
+            f'The in-memory broker has no exchange "{outgoing.exchange}". Nothing was published.',
+            hint="Publish to the queue itself.",
+        )
     size = len(outgoing.message.body)
     if size > MAX_BODY_BYTES:
         raise InvalidMessageError(

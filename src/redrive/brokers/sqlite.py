@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 
 from redrive.core import settlement
 from redrive.core.message import Message
@@ -10,7 +10,7 @@ from redrive.core.ports import Depth, Features, Lease, Outgoing, Published, Rece
 from redrive.core.units import Millis
 from redrive.sqlite import queue as messages
 from redrive.sqlite.file import SqliteFile
-from redrive.sqlite.ledger import ABANDONED, FEATURES, check_bodies
+from redrive.sqlite.ledger import ABANDONED, FEATURES, check_outgoing
 from redrive.sqlite.receive import receive
 from redrive.sqlite.writer import Tx
 
@@ -36,7 +36,7 @@ class SqliteBroker:
 
     async def publish(self, batch: Sequence[Outgoing]) -> list[Published]:
         """See `Broker.publish`; one commit for the batch."""
-        check_bodies(batch)
+        check_outgoing(batch)
         return await self._file.write_step(_publish, batch)
 
     async def receive(
@@ -71,6 +71,15 @@ class SqliteBroker:
         """See `Broker.peek`. Of a dead-letter queue: the messages of its open letters."""
         now = self._file.clock.now()
         return await self._file.read(lambda connection: messages.peek(connection, queue, limit=limit, now=now))
+
+    async def discard(self, queue: str, is_gone: Callable[[Message], bool], *, limit: int) -> int:
+        """See `Broker.discard`; one commit. Letters are no messages: of a dead-letter queue nothing goes."""
+        return await self._file.write(lambda tx: messages.discard(tx, queue, is_gone, limit=limit))
+
+    async def gone(self, workers: Collection[str]) -> set[str]:
+        """Not known here: leases of the dead end by themselves."""
+        _ = workers
+        return set()
 
     async def delete_queue(self, queue: str) -> None:
         """Remove the queue and every message in it, as an administrator would. Its claims and letters stay."""

@@ -16,6 +16,7 @@ them to it.
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import Final, TypeAlias, assert_never
@@ -65,10 +66,19 @@ RELEASE gives back the attempt it took; a record with attempts left over returns
 An expired record is as good as none."""
 
 
+@value
+class LostStart:
+    """A start that never ended: its worker died or lost its lease."""
+
+    worker: str
+    at: UnixMs
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClaimRecord:
     """One stored record. `attempts`: starts in this cycle that were not handed back (failed, lost, or running).
     `cycle`: 0, +1 for every reopen. `digest`: sha-256 hex of the body a gateway accepted under this key, or None.
+    `lost`: the last start that never ended, until one after it comes to an end.
     """
 
     queue: str
@@ -82,6 +92,7 @@ class ClaimRecord:
     expires_at: UnixMs | None = None
     digest: str | None = None
     updated_at: UnixMs = 0
+    lost: LostStart | None = None
 
 
 @value
@@ -95,18 +106,20 @@ class ClaimRef:
 
 @value
 class Acquired:
-    """Run the handler. `attempts` counts this start; `cycle` as in the record."""
+    """Run the handler. `attempts` counts this start; `cycle` and `lost` as in the record."""
 
     ref: ClaimRef
     attempts: int
     cycle: int
+    lost: LostStart | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class InProgress:
-    """Another delivery of this key is being handled; its lease ends at `lease_until`. Costs no attempt."""
+    """Another delivery of this key is being handled by `owner`; its lease ends at `lease_until`. Costs no attempt."""
 
     lease_until: UnixMs
+    owner: str | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -117,20 +130,29 @@ class Duplicate:
 Verdict: TypeAlias = Acquired | InProgress | Duplicate
 
 
-def judge(record: ClaimRecord | None, *, queue: str, key: str, now: UnixMs) -> Verdict:
-    """What a delivery that wants to claim (queue, key) at `now` is told. The store makes an Acquired true."""
+def judge(record: ClaimRecord | None, *, queue: str, key: str, now: UnixMs, gone: Collection[str] = ()) -> Verdict:
+    """What a delivery that wants to claim (queue, key) at `now` is told. The store makes an Acquired true. The lease
+    of an owner in `gone` is over.
+    """
     if record is None or is_expired(record, now):
         # An expired record keeps its token growing: its last owner may still hold the old one.
         token = 1 if record is None else record.token + 1
         return Acquired(ref=ClaimRef(queue=queue, key=key, token=token), attempts=1, cycle=0)
     if record.state is ClaimState.PROCESSED:
         return Duplicate()
-    if record.state is ClaimState.PROCESSING and record.lease_until is not None and record.lease_until > now:
-        return InProgress(lease_until=record.lease_until)
+    if _is_held(record, now) and record.owner not in gone:
+        return InProgress(lease_until=record.lease_until or now, owner=record.owner)
     ref = ClaimRef(queue=queue, key=key, token=record.token + 1)
     if record.state is ClaimState.DEAD_LETTERED:
         return Acquired(ref=ref, attempts=1, cycle=record.cycle + 1)
-    return Acquired(ref=ref, attempts=record.attempts + 1, cycle=record.cycle)
+    lost = record.lost
+    if record.state is ClaimState.PROCESSING:
+        lost = LostStart(worker=record.owner or "", at=record.updated_at)
+    return Acquired(ref=ref, attempts=record.attempts + 1, cycle=record.cycle, lost=lost)
+
+
+def _is_held(record: ClaimRecord, now: UnixMs) -> bool:
+    return record.state is ClaimState.PROCESSING and record.lease_until is not None and record.lease_until > now
 
 
 def claimed(
@@ -149,6 +171,7 @@ def claimed(
         lease_until=lease_until,
         digest=digest,
         updated_at=now,
+        lost=verdict.lost,
     )
 
 
@@ -202,6 +225,8 @@ def ended(
         lease_until=None,
         expires_at=expires_at,
         updated_at=now,
+        # A start that was handed back told nothing of what killed the one before it.
+        lost=record.lost if is_release else None,
     )
 
 
@@ -245,6 +270,7 @@ def reopened(record: ClaimRecord, *, now: UnixMs) -> ClaimRecord | None:
         lease_until=None,
         expires_at=None,
         updated_at=now,
+        lost=None,
     )
 
 

@@ -18,7 +18,7 @@ duplicate, never a hole. The pipeline knows only the ledger.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Collection, Sequence
 from contextlib import AbstractAsyncContextManager, AbstractContextManager
 from dataclasses import dataclass
 from typing import Any, Protocol, TypeAlias
@@ -47,6 +47,7 @@ class Clock(Protocol):
 class Features:
     """What a broker can do. `delays`: any delay exactly, or only fixed tiers, or none. `transactions`: the ledger
     offers `transaction()`. `atomic`: a commit is one transaction (letter, claim and queue move together).
+    `exchanges`: `Outgoing.exchange` may name one.
     """
 
     name: str
@@ -58,6 +59,7 @@ class Features:
     atomic: bool
     transactions: bool
     max_body_bytes: int
+    exchanges: bool = False
 
 
 # ---------------------------------------------------------------------------------------------------- broker
@@ -65,13 +67,15 @@ class Features:
 
 @value
 class Outgoing:
-    """One message to publish. `due_at` None or past: at once. `once`: publish only if its (queue, key) has no live
-    record; a record in `dead_lettered` starts a new cycle. `digest` (sha-256 hex of the body) is
-    kept with that record so that another body under the same key is seen as a conflict.
+    """One message to publish. `exchange` "": straight to the queue; else `queue` is the routing key, and a broker
+    without exchanges raises `UnsupportedError`. `due_at` None or past: at once. `once`: publish only if its
+    (queue, key) has no live record; a record in `dead_lettered` starts a new cycle. `digest` (sha-256 hex of the
+    body) is kept with that record so that another body under the same key is seen as a conflict.
     """
 
     queue: str
     message: Message
+    exchange: str = ""
     due_at: UnixMs | None = None
     once: bool = False
     digest: str | None = None
@@ -115,13 +119,15 @@ class Received:
 @value
 class Settle:
     """End one delivery. `entry` is the history entry of the attempt that just ended, kept with the message on a
-    Retry (and on a Requeue, where it tells of an interruption). A `settlement.DeadLetter` removes the message:
-    its letter is already durable.
+    Retry (and on a Requeue, where it tells of an interruption). `lost` goes before it: the start before this one,
+    which never ended, where the broker itself does not count starts and the claim store told. A
+    `settlement.DeadLetter` removes the message: its letter is already durable.
     """
 
     lease: Lease
     settlement: Settlement
     entry: Attempt | None = None
+    lost: Attempt | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -177,6 +183,19 @@ class Broker(Protocol):
         """Waiting messages in hand-over order; takes nothing, changes no count and no order."""
         ...
 
+    async def discard(self, queue: str, is_gone: Callable[[Message], bool], *, limit: int) -> int:
+        """Remove, of the first `limit` waiting messages, those of which `is_gone` says so; how many went. The rest
+        keep their counts, and their place and order where the broker allows. `is_gone` may run in another thread and
+        must be pure. Killed in here: some of them went.
+        """
+        ...
+
+    async def gone(self, workers: Collection[str]) -> set[str]:
+        """Those of these workers (names given to `receive`) of whom the broker knows that they are over: what they
+        had in hand is being handed out again. Empty where it does not know.
+        """
+        ...
+
 
 # ---------------------------------------------------------------------------------------------------- claims
 
@@ -213,8 +232,12 @@ class ClaimStore(Protocol):
         """Insert `received`, or say duplicate / conflict. `dead_lettered` is reopened: a new cycle, not a duplicate."""
         ...
 
-    async def claim(self, batch: Sequence[tuple[str, str]], *, lease_ms: Millis, owner: str) -> list[Verdict]:
-        """One round trip for the batch of (queue, key). Of several equal keys in one batch the first wins."""
+    async def claim(
+        self, batch: Sequence[tuple[str, str]], *, lease_ms: Millis, owner: str, gone: Collection[str] = ()
+    ) -> list[Verdict]:
+        """One round trip for the batch of (queue, key). Of several equal keys in one batch the first wins. Leases of
+        the owners in `gone` count as ended: a lost start each.
+        """
         ...
 
     async def finish(self, batch: Sequence[ClaimEnd]) -> list[bool]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from typing import Any, Final
 
 from redrive.core.idempotency import (
@@ -23,12 +23,12 @@ from redrive.core.units import Millis, UnixMs
 from redrive.sqlite import statements as sql
 from redrive.sqlite.queue import Head, find_queue, named_queue
 from redrive.sqlite.rows import (
-    CLAIM_COLUMNS,
     DEAD_LETTERED,
     FAILED,
     PROCESSED,
     PROCESSING,
     RECEIVED,
+    WHOLE_CLAIM_COLUMNS,
     claim_from,
 )
 from redrive.sqlite.values import insert_rows, numbers, pieces, text_in, text_out, values_list
@@ -70,7 +70,7 @@ def claim_head(tx: Tx, head: Head, *, lease_ms: Millis, worker: str) -> tuple[li
             if isinstance(verdict, Acquired) and record is None:
                 fresh.append(row[0])
             # What a later copy of this key in the same batch is told: the first one has it.
-            told[key] = InProgress(lease_until=until) if isinstance(verdict, Acquired) else verdict
+            told[key] = InProgress(lease_until=until, owner=worker) if isinstance(verdict, Acquired) else verdict
         verdicts.append(verdict)
     ids = _write_claims(tx, verdicts, fresh=fresh, known=again, until=until, owner=clean(worker))
     return verdicts, _held(head, verdicts, ids)
@@ -125,7 +125,7 @@ def _held(head: Head, verdicts: Sequence[Verdict | None], ids: dict[str, int]) -
 # ---------------------------------------------------------------------------------------------------- the store's own
 
 _BY_KEYS: Final = (
-    f"SELECT c.id, v.column1, c.{CLAIM_COLUMNS.replace(', ', ', c.')} FROM (VALUES {{}}) v "  # noqa: S608 - constants
+    f"SELECT c.id, v.column1, c.{WHOLE_CLAIM_COLUMNS.replace(', ', ', c.')} FROM (VALUES {{}}) v "  # noqa: S608 - constants
     "CROSS JOIN redrive_claim c ON c.queue_id = ? AND c.key = v.column1"
 )
 _INSERT: Final = (
@@ -148,20 +148,24 @@ def find(connection: sqlite3.Connection, queue: str, keys: Sequence[str]) -> Kno
     return found
 
 
-def claim(tx: Tx, batch: Sequence[tuple[str, str]], *, lease_ms: Millis, owner: str) -> list[Verdict]:
+def claim(
+    tx: Tx, batch: Sequence[tuple[str, str]], *, lease_ms: Millis, owner: str, gone: Collection[str] = ()
+) -> list[Verdict]:
     """Verdicts for (queue, key) pairs; what is acquired is stored. Of equal pairs the first wins."""
     known = _known(tx.connection, batch)
     until, holder = tx.now + lease_ms, clean(owner)
+    ended = frozenset(map(clean, gone))
     told: dict[tuple[str, str], Verdict] = {}
     fresh: list[tuple[Any, ...]] = []
     taken: list[list[int]] = []
+    lost: list[tuple[str, int, int]] = []
     verdicts: list[Verdict] = []
     for queue, key in batch:
         verdict = told.get((queue, key))
         if verdict is None:
             record_id, record = known.get((queue, key), (None, None))
-            verdict = judge(record, queue=queue, key=key, now=tx.now)
-            told[queue, key] = InProgress(lease_until=until) if isinstance(verdict, Acquired) else verdict
+            verdict = judge(record, queue=queue, key=key, now=tx.now, gone=ended)
+            told[queue, key] = InProgress(lease_until=until, owner=owner) if isinstance(verdict, Acquired) else verdict
             if isinstance(verdict, Acquired):
                 counts = (verdict.attempts, verdict.cycle, verdict.ref.token)
                 if record_id is None:
@@ -169,10 +173,14 @@ def claim(tx: Tx, batch: Sequence[tuple[str, str]], *, lease_ms: Millis, owner: 
                     fresh.append((*scope, PROCESSING, *counts, holder, until, None, None, tx.now))
                 else:
                     taken.append([record_id, *counts])
+                if verdict.lost is not None and record_id is not None:
+                    lost.append((verdict.lost.worker, verdict.lost.at, record_id))
         verdicts.append(verdict)
     insert_rows(tx.connection, _INSERT, fresh)
     if taken:
         tx.execute(sql.TAKE_CLAIMS, (tx.now, holder, until, tx.now, numbers(taken)))
+    if lost:
+        tx.connection.executemany("UPDATE redrive_claim SET lost_by = ?, lost_at = ? WHERE id = ?", lost)
     return verdicts
 
 
@@ -221,7 +229,7 @@ def _reopen(tx: Tx, found: tuple[int, ClaimRecord], each: Registration, *, attem
     cycle = 0 if is_expired(record, tx.now) else record.cycle + 1
     tx.execute(
         "UPDATE redrive_claim SET state = 0, attempts = ?, cycle = ?, owner = NULL, lease_until = NULL, "
-        "expires_at = ?, digest = ?, updated_at = ? WHERE id = ?",
+        "lost_by = NULL, lost_at = NULL, expires_at = ?, digest = ?, updated_at = ? WHERE id = ?",
         (attempts, cycle, each.expires_at, each.digest, tx.now, record_id),
     )
 

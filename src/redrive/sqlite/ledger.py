@@ -21,7 +21,7 @@ from redrive.core.ports import (
 from redrive.core.redrive import Job
 from redrive.core.settlement import Reason, Settlement
 from redrive.core.units import Millis
-from redrive.errors import InvalidMessageError
+from redrive.errors import InvalidMessageError, UnsupportedError
 from redrive.sqlite import claims, jobs, letters, queue
 from redrive.sqlite.file import SqliteFile
 from redrive.sqlite.receive import receive
@@ -64,7 +64,7 @@ class SqliteLedger:
 
     async def publish(self, batch: Sequence[Outgoing]) -> list[Published]:
         """See `Ledger.publish`."""
-        check_bodies(batch)
+        check_outgoing(batch)
         return await self.file.write_step(publish_once, batch)
 
     async def take(
@@ -96,9 +96,16 @@ class SqliteLedger:
         return await self.file.write(lambda tx: jobs.forward(tx, job, batch)) if batch else []
 
 
-def check_bodies(batch: Sequence[Outgoing]) -> None:
-    """Raises `InvalidMessageError` where a body is over the limit; nothing of the batch is sent then."""
+def check_outgoing(batch: Sequence[Outgoing]) -> None:
+    """Raises `InvalidMessageError` where a body is over the limit, `UnsupportedError` where an exchange is named;
+    nothing of the batch is sent then.
+    """
     for outgoing in batch:
+        if outgoing.exchange:
+            raise UnsupportedError(
+                f'The embedded broker has no exchange "{outgoing.exchange}". Nothing of its batch was published.',
+                hint="Publish to the queue itself.",
+            )
         size = len(outgoing.message.body)
         if size > queue.MAX_BODY_BYTES:
             raise InvalidMessageError(

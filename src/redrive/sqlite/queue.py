@@ -7,7 +7,7 @@ that row first (`leased_rows`); under SQLite's single write lock nothing can com
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, NamedTuple
 
@@ -345,7 +345,7 @@ def depths(connection: sqlite3.Connection, now: UnixMs) -> list[Depth]:
 
 _PEEK: Final = """
 SELECT m.message_id, m.key, m.tenant, m.priority, m.published_at, m.expires_at, m.content_type, m.headers, m.properties,
-  m.body, w.body
+  m.body, w.body, m.seq
 FROM (
   SELECT * FROM (SELECT 0 AS later, priority, due_at, seq FROM redrive_ready
     WHERE queue_id = :id ORDER BY priority, due_at, seq LIMIT :limit)
@@ -367,13 +367,26 @@ WHERE l.dead_letter_queue = ? AND l.state <= 1 ORDER BY l.dead_lettered_at, l.se
 
 def peek(connection: sqlite3.Connection, queue: str, *, limit: int, now: UnixMs) -> list[Message]:
     """Ready messages in hand-over order, then scheduled ones by due time; of a dead-letter queue its open letters."""
-    queue_id = find_queue(connection, queue)
-    rows: list[Any] = []
-    if queue_id is not None:
-        rows = connection.execute(_PEEK, {"id": queue_id, "limit": limit, "now": now}).fetchall()
+    rows = _waiting(connection, queue, limit=limit, now=now)
     if len(rows) < limit:
         rows += connection.execute(_PEEK_DEAD, (text_in(queue), limit - len(rows))).fetchall()
     return [message_from(row, 0) for row in rows]
+
+
+def _waiting(connection: sqlite3.Connection, queue: str, *, limit: int, now: UnixMs) -> list[Any]:
+    queue_id = find_queue(connection, queue)
+    if queue_id is None:
+        return []
+    return connection.execute(_PEEK, {"id": queue_id, "limit": limit, "now": now}).fetchall()
+
+
+def discard(tx: Tx, queue: str, is_gone: Callable[[Message], bool], *, limit: int) -> int:
+    """Delete, of the first `limit` waiting messages, those of which `is_gone` says so."""
+    rows = _waiting(tx.connection, queue, limit=limit, now=tx.now)
+    seqs = numbers([row[-1] for row in rows if is_gone(message_from(row, 0))])
+    for table in ("rewritten", "attempt", "ready", "scheduled", "leased"):
+        tx.execute(f"DELETE FROM redrive_{table} WHERE seq IN (SELECT value FROM json_each(?))", (seqs,))  # noqa: S608
+    return tx.execute(sql.DELETE_MESSAGES, (seqs,)).rowcount
 
 
 def delete(tx: Tx, name: str) -> None:

@@ -6,7 +6,7 @@ import json
 from collections.abc import Sequence
 from typing import Any, Final
 
-from redrive.core.idempotency import ClaimRecord, ClaimState
+from redrive.core.idempotency import ClaimRecord, ClaimState, LostStart
 from redrive.core.letters.letter import Attempt, AttemptOutcome, Letter, ReviewState
 from redrive.core.message import NO_HEADERS, NO_PROPERTIES, OWN_HEADER_PREFIX, Headers, Message, Properties
 from redrive.core.ports import LetterSummary
@@ -120,11 +120,13 @@ CLAIM_STATES: Final = (
 RECEIVED, PROCESSING, PROCESSED, FAILED, DEAD_LETTERED = range(5)
 
 CLAIM_COLUMNS: Final = "state, attempts, cycle, token, owner, lease_until, expires_at, digest, updated_at"
+WHOLE_CLAIM_COLUMNS: Final = f"{CLAIM_COLUMNS}, lost_by, lost_at"
+"""The embedded broker tells of lost starts in a message's own history, and needs them not with the claim."""
 
 
 def claim_from(row: Row, *, queue: str, key: str) -> ClaimRecord:
-    """The record of one row with CLAIM_COLUMNS."""
-    state, attempts, cycle, token, owner, lease_until, expires_at, digest, updated_at = row
+    """The record of one row with CLAIM_COLUMNS, or with WHOLE_CLAIM_COLUMNS."""
+    state, attempts, cycle, token, owner, lease_until, expires_at, digest, updated_at, *lost = row
     return ClaimRecord(
         queue=queue,
         key=key,
@@ -137,6 +139,7 @@ def claim_from(row: Row, *, queue: str, key: str) -> ClaimRecord:
         expires_at=expires_at,
         digest=digest,
         updated_at=updated_at,
+        lost=LostStart(worker=lost[0], at=lost[1]) if lost and lost[0] is not None else None,
     )
 
 

@@ -115,7 +115,7 @@ DELETE_REWRITTEN: Final = "DELETE FROM redrive_rewritten WHERE seq IN (SELECT va
 DELETE_ATTEMPTS: Final = "DELETE FROM redrive_attempt WHERE seq IN (SELECT value FROM json_each(?))"
 INSERT_ATTEMPTS: Final = "INSERT INTO redrive_attempt (seq, position, entry)"
 END_CLAIMS: Final = (
-    "UPDATE redrive_claim SET state = ?, owner = NULL, lease_until = NULL, "
+    "UPDATE redrive_claim SET state = ?, owner = NULL, lease_until = NULL, lost_by = NULL, lost_at = NULL, "
     "expires_at = json_extract(j.value, '$[1]'), updated_at = ? "
     "FROM json_each(?) j WHERE redrive_claim.id = json_extract(j.value, '$[0]')"
 )

@@ -5,7 +5,7 @@ Thin faces; the work is in redrive.sqlite. They may share one `SqliteFile` with 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 
 from redrive.core.idempotency import ClaimRecord, ClaimRef, Verdict
 from redrive.core.letters.letter import Letter
@@ -47,11 +47,13 @@ class SqliteClaimStore(_Face):
         """See `ClaimStore.register`."""
         return await self._file.write_step(claims.register, batch)
 
-    async def claim(self, batch: Sequence[tuple[str, str]], *, lease_ms: Millis, owner: str) -> list[Verdict]:
+    async def claim(
+        self, batch: Sequence[tuple[str, str]], *, lease_ms: Millis, owner: str, gone: Collection[str] = ()
+    ) -> list[Verdict]:
         """See `ClaimStore.claim`. Fsynced: here the record may be the only one of the start."""
         if not batch:
             return []
-        return await self._file.write(lambda tx: claims.claim(tx, batch, lease_ms=lease_ms, owner=owner))
+        return await self._file.write(lambda tx: claims.claim(tx, batch, lease_ms=lease_ms, owner=owner, gone=gone))
 
     async def finish(self, batch: Sequence[ClaimEnd]) -> list[bool]:
         """See `ClaimStore.finish`."""

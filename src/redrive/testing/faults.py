@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import random
 from collections import Counter
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Collection, Sequence
 from typing import NoReturn, TypeVar
 
 from redrive.core.idempotency import ClaimRecord, ClaimRef, Verdict
@@ -201,6 +201,12 @@ class FaultyBroker:
     async def peek(self, queue: str, *, limit: int) -> list[Message]:
         return await self.faults.around("broker.peek", lambda: self._broker.peek(queue, limit=limit))
 
+    async def discard(self, queue: str, is_gone: Callable[[Message], bool], *, limit: int) -> int:
+        return await self.faults.around("broker.discard", lambda: self._broker.discard(queue, is_gone, limit=limit))
+
+    async def gone(self, workers: Collection[str]) -> set[str]:
+        return await self.faults.around("broker.gone", lambda: self._broker.gone(workers))
+
 
 class FaultyClaimStore:
     """A claim store with faults."""
@@ -218,9 +224,11 @@ class FaultyClaimStore:
     async def register(self, batch: Sequence[Registration]) -> list[Published]:
         return await self.faults.around("claims.register", lambda: self._claims.register(batch))
 
-    async def claim(self, batch: Sequence[tuple[str, str]], *, lease_ms: Millis, owner: str) -> list[Verdict]:
+    async def claim(
+        self, batch: Sequence[tuple[str, str]], *, lease_ms: Millis, owner: str, gone: Collection[str] = ()
+    ) -> list[Verdict]:
         return await self.faults.around(
-            "claims.claim", lambda: self._claims.claim(batch, lease_ms=lease_ms, owner=owner)
+            "claims.claim", lambda: self._claims.claim(batch, lease_ms=lease_ms, owner=owner, gone=gone)
         )
 
     async def finish(self, batch: Sequence[ClaimEnd]) -> list[bool]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 
 from redrive.core.idempotency import (
     Acquired,
@@ -42,10 +42,13 @@ class MemoryClaimStore:
         with self._lock:
             return [self._register_one(registration) for registration in batch]
 
-    async def claim(self, batch: Sequence[tuple[str, str]], *, lease_ms: Millis, owner: str) -> list[Verdict]:
+    async def claim(
+        self, batch: Sequence[tuple[str, str]], *, lease_ms: Millis, owner: str, gone: Collection[str] = ()
+    ) -> list[Verdict]:
         """See `ClaimStore.claim`."""
+        taken: set[tuple[str, str]] = set()
         with self._lock:
-            return [self._claim_one(queue, key, lease_ms=lease_ms, owner=owner) for queue, key in batch]
+            return [self._claim_one(scope, taken, lease_ms=lease_ms, owner=owner, gone=gone) for scope in batch]
 
     async def finish(self, batch: Sequence[ClaimEnd]) -> list[bool]:
         """See `ClaimStore.finish`."""
@@ -88,13 +91,23 @@ class MemoryClaimStore:
             return Published()
         return Published(duplicate=True, conflict=record is not None and conflicts(record.digest, given.digest))
 
-    def _claim_one(self, queue: str, key: str, *, lease_ms: Millis, owner: str) -> Verdict:
+    def _claim_one(
+        self,
+        scope: tuple[str, str],
+        taken: set[tuple[str, str]],
+        *,
+        lease_ms: Millis,
+        owner: str,
+        gone: Collection[str],
+    ) -> Verdict:
+        """`taken`: what this batch itself has acquired, which is nobody's who is gone."""
         now = self._clock.now()
-        record = self._records.get((queue, key))
-        verdict = judge(record, queue=queue, key=key, now=now)
+        record = self._records.get(scope)
+        verdict = judge(record, queue=scope[0], key=scope[1], now=now, gone=() if scope in taken else gone)
         if isinstance(verdict, Acquired):
             until = lease_end(now, lease_ms)
-            self._records[queue, key] = claimed(record, verdict, owner=owner, lease_until=until, now=now)
+            self._records[scope] = claimed(record, verdict, owner=owner, lease_until=until, now=now)
+            taken.add(scope)
         return verdict
 
     def _finish_one(self, end: ClaimEnd) -> bool:

@@ -14,7 +14,7 @@ from redrive.core.letters.letter import AttemptOutcome
 from redrive.core.ports import Broker, Clock, Depth, Lease, Outgoing, Published, Received, Settle
 from redrive.core.settlement import Reason, Settlement
 from redrive.core.units import Millis
-from redrive.errors import InvalidMessageError
+from redrive.errors import InvalidMessageError, UnsupportedError
 from redrive.testing.clock import FakeClock
 from redrive.testing.contracts.base import Contract
 from redrive.testing.samples import (
@@ -511,6 +511,35 @@ class BrokerContract(Contract):
         (seen,) = await broker.peek(QUEUE, limit=1)
 
         assert hard_message() == seen
+
+    async def test_discarding_removes_what_is_gone_of_the_first_and_keeps_the_order(self, broker: Broker) -> None:
+        await broker.publish([outgoing(f"m-{number}") for number in range(8)])
+        (in_hand,) = await self.take(broker, limit=1)
+
+        discarded = await broker.discard(QUEUE, lambda message: message.id in {"m-0", "m-2", "m-3", "m-7"}, limit=5)
+
+        assert 2 == discarded
+        left = await self.take(broker)
+        assert ["m-1", "m-4", "m-5", "m-6", "m-7"] == [received.message.id for received in left]
+        assert all(received.starts in (1, None) and not received.history for received in left)
+        assert [True] == await broker.settle([Settle(lease=in_hand.lease, settlement=settlement.ACK)])
+        assert 0 == await broker.discard("never seen", lambda _: True, limit=5)
+
+    async def test_a_worker_that_nobody_knows_to_be_over_is_not_gone(self, broker: Broker) -> None:
+        await broker.publish([outgoing("m-1")])
+        await self.take_one(broker, worker="alive")
+
+        assert "alive" not in await broker.gone(["alive"])
+        assert set() == await broker.gone([])
+
+    async def test_an_exchange_is_refused_where_there_are_none(self, broker: Broker) -> None:
+        if broker.features.exchanges:
+            return
+
+        with pytest.raises(UnsupportedError):
+            await broker.publish([outgoing("m-1"), Outgoing(queue=QUEUE, message=message("m-2"), exchange="events")])
+
+        assert [] == await self.take(broker)
 
     async def test_an_unknown_queue_is_empty_to_look_at(self, broker: Broker) -> None:
         assert [] == await broker.peek("nowhere", limit=5)

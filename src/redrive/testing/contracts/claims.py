@@ -19,6 +19,7 @@ from redrive.core.idempotency import (
     ClaimState,
     Duplicate,
     InProgress,
+    LostStart,
     Verdict,
 )
 from redrive.core.ports import ClaimEnd, ClaimStore, Clock, Published, Registration
@@ -193,6 +194,35 @@ class ClaimStoreContract(Contract):
         assert (ClaimState.RECEIVED, 0) == (first.state, first.attempts)
         assert (ClaimState.FAILED, 1) == (second.state, second.attempts)
         assert 2 == (await self.acquire(claims)).attempts
+
+    async def test_a_claim_of_an_owner_who_is_gone_is_taken_over_at_once(self, claims: ClaimStore) -> None:
+        lost = await self.acquire(claims)
+
+        (of_another,) = await claims.claim([(QUEUE, KEY)], lease_ms=self.lease_ms, owner="w2", gone=["somebody"])
+        first, second = await claims.claim([(QUEUE, KEY)] * 2, lease_ms=self.lease_ms, owner="w1", gone=["w1"])
+
+        assert isinstance(of_another, InProgress)
+        assert "w1" == of_another.owner
+        assert isinstance(first, Acquired)
+        assert isinstance(second, InProgress)
+        assert 2 == first.attempts
+        assert first.ref.token > lost.ref.token
+        assert not await self.finish(claims, lost.ref, ClaimState.PROCESSED)
+        assert await self.finish(claims, first.ref, ClaimState.PROCESSED)
+
+    async def test_a_lost_start_is_told_until_one_after_it_comes_to_an_end(self, claims: ClaimStore) -> None:
+        none = await self.acquire(claims)
+        at = (await self.record(claims)).updated_at
+        (told,) = await claims.claim([(QUEUE, KEY)], lease_ms=self.lease_ms, owner="w2", gone=["w1"])
+        assert isinstance(told, Acquired)
+        await self.finish(claims, told.ref, ClaimState.RECEIVED)
+        still_told = await self.acquire(claims)
+        await self.finish(claims, still_told.ref, ClaimState.FAILED)
+        told_no_more = await self.acquire(claims)
+
+        lost = LostStart(worker="w1", at=at)
+        assert [None, lost, lost, None] == [each.lost for each in (none, told, still_told, told_no_more)]
+        assert [1, 2, 2, 3] == [each.attempts for each in (none, told, still_told, told_no_more)]
 
     async def test_of_equal_keys_in_one_batch_the_first_wins(self, claims: ClaimStore) -> None:
         batch = [(QUEUE, "a"), (QUEUE, "b"), (QUEUE, "a"), ("other", "a"), (QUEUE, "a")]
