@@ -104,7 +104,7 @@ def work(
     """
     from redrive.cli.hosting import Hosting, work_app
 
-    options = Hosting(queues=_names(queues), address=_address(http), grace=grace, is_json=is_json)
+    options = Hosting(queues=_names(queues), address=parse_address(http), grace=grace, is_json=is_json)
     raise typer.Exit(work_app(spec, options, processes=processes))
 
 
@@ -134,8 +134,8 @@ def _names(queues: str | None) -> tuple[str, ...] | None:
     return names
 
 
-def _address(http: str | None) -> tuple[str | None, int] | None:
-    """`HOST:PORT`, `:PORT` or `[::1]:PORT`."""
+def parse_address(http: str | None) -> tuple[str | None, int] | None:
+    """`HOST:PORT`, `:PORT` or `[::1]:PORT`. Raises `ConfigurationError`."""
     if http is None:
         return None
     host, colon, port = http.rpartition(":")

@@ -7,11 +7,11 @@ from typing import Annotated, Any, Final
 import typer
 from typer.core import TyperGroup
 
-from redrive.cli import jobs, letters, messages, processes, storage
+from redrive.cli import jobs, letters, messages, processes, push, storage
 
 SECTIONS: Final[dict[str, tuple[str, ...]]] = {
     "Try it": ("demo",),
-    "Run": ("up", "work", "serve"),
+    "Run": ("up", "work", "serve", "push"),
     "Send": ("publish",),
     "Dead letters": ("dlq",),
     "Look after": ("queues", "backup", "restore"),
@@ -78,6 +78,7 @@ app.command("demo", short_help="The five-minute tour, with real webhooks")(proce
 app.command("up", short_help="Everything in one process, for development")(processes.up)
 app.command("work", short_help="A worker; SIGTERM drains and loses nothing")(processes.work)
 app.command("serve", short_help="What the app mounts, and the probes; no worker")(processes.serve)
+app.command("push", short_help="Deliver a queue to an HTTP endpoint; its status decides")(push.push)
 app.command("publish", short_help="Send a message, or a file of JSON lines")(messages.publish)
 app.command("backup", short_help="Copy everything into a new file while workers go on")(storage.backup)
 app.command("restore", short_help="Put a backup in the place of the broker's file")(storage.restore)

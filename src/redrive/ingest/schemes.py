@@ -122,6 +122,14 @@ class StandardWebhooks:
             return Refusal.SIGNATURE_MISMATCH
         return Verified(secret_index=found[0], signature=found[1], timestamp=timestamp, event_id=str(event_id))
 
+    def sign(self, body: bytes, *, event_id: str, timestamp: int, keys: Sequence[bytes]) -> str:
+        """The value of `webhook-signature` for a request of our own: one `v1` signature for each key, in order.
+
+        `event_id` and `timestamp` (unix seconds) go out as `webhook-id` and `webhook-timestamp`.
+        """
+        prefix = f"{event_id}.{timestamp}.".encode("ascii")
+        return " ".join(f"v1,{base64_text(digest)}" for digest in digests(keys, prefix, body))
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GitHub:
