@@ -130,7 +130,11 @@ class Endings:
         )
 
     def returned_status(self, result: Any, now: UnixMs) -> Failure | Requeue | None:
-        """What a returned HTTP status means; None: success, or the result is no status."""
+        """What a returned HTTP status means; None: success, or the result is no status. A handler that has its own
+        rules for statuses returns what it made of one.
+        """
+        if isinstance(result, Failure | Requeue):
+            return result
         status = result if isinstance(result, int) else getattr(result, "status_code", None)
         if not isinstance(status, int) or isinstance(status, bool):
             return None
