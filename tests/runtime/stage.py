@@ -14,7 +14,7 @@ from redrive.core.redrive import JobOptions
 from redrive.runtime.events import Event
 from redrive.service import JobView, Service
 
-PATIENCE_S = 30.0
+PATIENCE_S = 60.0
 """Only a failing test ever waits this long."""
 
 
