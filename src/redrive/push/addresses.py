@@ -17,6 +17,10 @@ PLATFORM_ADDRESSES: Final = frozenset({ipaddress.ip_address("168.63.129.16")})
 
 _NAT64: Final = ipaddress.ip_network("64:ff9b::/96")
 _SITE_LOCAL: Final = ipaddress.ip_network("fec0::/10")
+_PROTOCOL: Final = ipaddress.ip_network("192.0.0.0/24")
+"""IETF protocol assignments. Versions of Python differ about what in it is global; a hosting platform serves its
+metadata from it.
+"""
 _COMPATIBLE: Final = ipaddress.ip_network("::/96")
 
 
@@ -59,4 +63,4 @@ def _refusal(address: Address) -> str | None:
         return "a service of the hosting platform"
     if address.is_private or (isinstance(address, ipaddress.IPv6Address) and address in _SITE_LOCAL):
         return "a private address"
-    return None if address.is_global else "a reserved address"
+    return None if address.is_global and address not in _PROTOCOL else "a reserved address"

@@ -11,7 +11,7 @@
 message's properties, where it has them |
 | `traceparent`, `tracestate` | the message's headers of these names (W3C Trace Context), where they are well formed |
 | `redrive-header-<name>` | every other header of the user's |
-| `redrive-headers-omitted` | how many of those did not fit (`MAX_HEADERS`, `MAX_VALUE_BYTES`, `MAX_TOTAL_BYTES`) |
+| `redrive-headers-omitted` | how many properties and headers of the message did not fit |
 
 Names and values are percent-encoded (UTF-8) where HTTP does not allow their characters; `%` is `%25`. Numbers and
 booleans are text, an instant is RFC 3339, bytes are `:base64:`, lists and tables are JSON, None is empty.
@@ -23,9 +23,9 @@ import base64
 import hashlib
 import json
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from datetime import datetime
-from typing import Any, Final
+from typing import Final
 from urllib.parse import quote
 
 from redrive.core.message import HeaderValue, Message, user_headers
@@ -35,8 +35,9 @@ from redrive.ingest.schemes import StandardWebhooks, is_event_id
 MAX_HEADERS: Final = 64
 MAX_VALUE_BYTES: Final = 4_096
 MAX_TOTAL_BYTES: Final = 8_192
-"""Of the user's headers. Common servers refuse a request with more than 16 kB of headers, some with more than 8."""
+"""Of all that came with the message. Common servers refuse more than 16 kB of headers, some more than 8."""
 
+MAX_SHORT_BYTES: Final = 255
 DEFAULT_TYPE: Final = "application/octet-stream"
 
 _NAME_CHARS: Final = "!#$&'*+-.^_`|~"
@@ -57,17 +58,17 @@ def request_headers(
     """All headers of the request, names in lower case. `keys`: HMAC keys; each makes one signature."""
     webhook_id, timestamp = _webhook_id(message.id), now // 1_000
     headers = {
-        "content-type": _clean(message.content_type or DEFAULT_TYPE) or DEFAULT_TYPE,
+        "content-type": _short(message.content_type) or DEFAULT_TYPE,
         "webhook-id": webhook_id,
         "webhook-timestamp": str(timestamp),
         "redrive-queue": _clean(queue),
         "redrive-attempt": str(attempt),
         "redrive-max-attempts": str(max_attempts),
-        **{f"redrive-{name}": _clean(_text(value)) for name, value in _facts(message)},
-        **_users_own(message),
+        **_fitting([*_facts(message), *_users_own(message)]),
     }
-    if message.properties.content_encoding:
-        headers["content-encoding"] = _clean(message.properties.content_encoding)
+    encoding = _short(message.properties.content_encoding)
+    if encoding:
+        headers["content-encoding"] = encoding
     if keys:
         headers["webhook-signature"] = StandardWebhooks().sign(
             message.body, event_id=webhook_id, timestamp=timestamp, keys=keys
@@ -77,11 +78,17 @@ def request_headers(
 
 def _webhook_id(message_id: str) -> str:
     """The id as a header can carry it; what is too long is its hash, which is as good for telling repeats."""
-    shown = quote(message_id, safe=_NAME_CHARS + "/:=@,;")
+    shown = quote(message_id, safe=_NAME_CHARS + "/:=@,;", errors="replace")
     return shown if is_event_id(shown) else hashlib.sha256(message_id.encode("utf-8", "surrogatepass")).hexdigest()
 
 
-def _facts(message: Message) -> Iterator[tuple[str, Any]]:
+def _short(value: str | None) -> str:
+    """A value that servers act upon: as it is, or not at all where it is absurd."""
+    text = _clean(value or "")
+    return text if len(text) <= MAX_SHORT_BYTES else ""
+
+
+def _facts(message: Message) -> Iterator[tuple[str, str]]:
     properties = message.properties
     pairs = [
         ("key", message.key),
@@ -90,24 +97,29 @@ def _facts(message: Message) -> Iterator[tuple[str, Any]]:
         ("published-at", message.published_at or None),
         *((name.replace("_", "-"), getattr(properties, name)) for name in _PROPERTIES),
     ]
-    return ((name, value) for name, value in pairs if value is not None)
+    return ((f"redrive-{name}", _clean(_text(value))) for name, value in pairs if value is not None)
 
 
-def _users_own(message: Message) -> dict[str, str]:
-    headers: dict[str, str] = {}
-    total = omitted = 0
+def _users_own(message: Message) -> Iterator[tuple[str, str]]:
     for name, value in user_headers(message.headers).items():
         low = name.lower()
         if low in _TRACE and isinstance(value, str) and _TRACE[low].fullmatch(value):
-            headers[low] = value
-            continue
-        shown, text = f"redrive-header-{quote(low, safe=_NAME_CHARS, errors='replace')}", _clean(_text(value))
-        size = len(shown) + len(text)
+            yield low, value
+        else:
+            yield f"redrive-header-{quote(low, safe=_NAME_CHARS, errors='replace')}", _clean(_text(value))
+
+
+def _fitting(pairs: Iterable[tuple[str, str]]) -> dict[str, str]:
+    """As many as a server bears, first come first served; one too large does not keep out those behind it."""
+    headers: dict[str, str] = {}
+    total = omitted = 0
+    for name, text in pairs:
+        size = len(name) + len(text)
         if len(text) > MAX_VALUE_BYTES or total + size > MAX_TOTAL_BYTES or len(headers) >= MAX_HEADERS:
             omitted += 1
-            continue
-        total += size
-        headers[shown] = text
+        else:
+            total += size
+            headers[name] = text
     return headers if not omitted else {**headers, "redrive-headers-omitted": str(omitted)}
 
 

@@ -8,7 +8,7 @@ again: a service tells repeats by `webhook-id`.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Final
 
 from redrive.core.policy.classify import classify, error_text, error_type
@@ -44,20 +44,20 @@ class Pusher:
         self,
         client: PushClient,
         *,
-        clock: Callable[[], UnixMs],
+        app: Redrive,
         keys: Sequence[bytes],
         gives_up_on_4xx: bool,
         delay_name: str,
     ) -> None:
         self._client = client
-        self._clock = clock
+        self._app = app
         self._keys = tuple(keys)
         self._gives_up_on_4xx = gives_up_on_4xx
         self._waiting = Waiting(name=delay_name)
 
     async def __call__(self, body: bytes, delivery: Delivery) -> Outcome:
         """None where the service has taken the message."""
-        now = self._clock()
+        now = self._app.clock.now()
         left_ms = self._waiting.left_ms(delivery.message, now)
         if left_ms:
             return Requeue(left_ms / 1_000, reason=f"It may not be processed before {left_ms} ms from now.")
@@ -74,13 +74,13 @@ class Pusher:
         try:
             answer = await self._client.post(body, headers)
         except CLIENT_ERRORS as error:
-            return failure_of(error, now=self._clock())
+            return failure_of(error, now=self._app.clock.now())
         return self._outcome(answer)
 
     def _outcome(self, answer: Answer) -> Outcome:
         return outcome_of_status(
             answer.status,
-            now=self._clock(),
+            now=self._app.clock.now(),
             retry_after=answer.retry_after,
             text=answer.text,
             gives_up_on_4xx=self._gives_up_on_4xx,
@@ -135,7 +135,8 @@ def push_to(
     timeout_ms = duration_ms(timeout, field="push timeout")
     if timeout_ms == 0:
         raise ConfigurationError(f"push timeout is {timeout!r}: it must be longer than nothing.")
-    connections = concurrency or app.settings.concurrency or CONCURRENCY
+    connections = app.settings.concurrency if concurrency is None else concurrency
+    connections = CONCURRENCY if connections is None else connections
     client = _client(
         parse_target(url, authorization=authorization, allow_private=allow_private),
         connections=connections,
@@ -145,7 +146,7 @@ def push_to(
     )
     pusher = Pusher(
         client,
-        clock=app.clock.now,
+        app=app,
         keys=_keys(secrets),
         gives_up_on_4xx=gives_up_on_4xx,
         delay_name=delay_name,
