@@ -219,13 +219,13 @@ async def test_as_many_requests_at_once_as_allowed() -> None:
 
 async def test_a_service_that_does_not_answer_in_time_is_a_failed_attempt() -> None:
     release = asyncio.Event()
-    async with pushing(replies(Reply(release=release)), timeout="50ms") as (run, service):
+    async with pushing(replies(Reply(release=release)), timeout="50ms") as (run, _):
         await run.publish(QUEUE, b"x")
         await run.until_idle()
         letter = await the_letter(run)
         release.set()
 
-    assert 3 == len(service.requests)
+    assert 3 == len(letter.history)
     assert "DOWNSTREAM_TIMEOUT_EXHAUSTED" == letter.reason.code
 
 
