@@ -14,7 +14,7 @@ from typing import Any
 from redrive import DeadLetter, Delivery, Fixed, Redrive, Requeue, Retry, RetryLater
 
 BUSY_MACHINE_LEASE = "3s"
-"""Renewed every second: a worker that lives keeps it though the machine lets it wait, one that is killed loses it soon."""
+"""Renewed every second: who lives keeps it though the machine lets it wait, who is killed soon loses it."""
 
 # ------------------------------------------------------------------------------------ handlers with process=True
 

@@ -18,6 +18,8 @@ from redrive.testing.samples import QUEUE, message
 WHY = Reason(code="TEST", text="the test asked for it")
 CHILD = Path(__file__).with_name("child.py")
 LEASE_MS = 10_000
+PATIENCE_S = 60.0
+"""Only a failing test ever waits this long."""
 
 
 def many(count: int, *, queue: str = QUEUE, start: int = 0, **changes: Any) -> list[Outgoing]:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import sqlite3
 import threading
-import time
 from collections.abc import AsyncIterator
 from pathlib import Path
 
@@ -19,7 +18,7 @@ from redrive.runtime.clock import SystemClock
 from redrive.sqlite import SqliteFile, SqliteLedger, transaction
 from redrive.testing import FakeClock
 from redrive.testing.samples import message
-from tests.sqlite.steps import LEASE_MS, end_all, execute, many, rows, take
+from tests.sqlite.steps import LEASE_MS, PATIENCE_S, end_all, execute, many, rows, take
 
 
 @pytest_asyncio.fixture
@@ -185,23 +184,21 @@ async def test_one_that_stays_open_too_long_is_rolled_back_and_told(
     ledger: SqliteLedger, path: Path, taken: list[Taken], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(transaction, "HOLD_MAX_MS", 100)
-    may_go = threading.Event()
+    is_inside, may_go = threading.Event(), threading.Event()
 
     def forgets() -> None:
         with ledger.transaction(end(taken[0])) as open_transaction:
             open_transaction.execute("INSERT INTO effects VALUES ('half')")
-            may_go.wait(30)
+            is_inside.set()
+            may_go.wait(2 * PATIENCE_S)
 
     forgetting = asyncio.create_task(asyncio.to_thread(forgets))
-    started_at = time.monotonic()
-    await asyncio.sleep(0.02)  # sleep: the other must hold the lock
-    assert [True] * 4 == await end_all(ledger, taken[1:])
-    waited_s = time.monotonic() - started_at
+    assert await asyncio.to_thread(is_inside.wait, PATIENCE_S)
+    assert [True] * 4 == await asyncio.wait_for(end_all(ledger, taken[1:]), PATIENCE_S)
     may_go.set()
 
     with pytest.raises(LeaseLostError, match="open for more than 100 ms"):
         await forgetting
-    assert waited_s < 3
     assert [] == effects(path)
 
 

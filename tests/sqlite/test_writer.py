@@ -17,7 +17,7 @@ from redrive.errors import InvalidMessageError
 from redrive.sqlite import SqliteFile, SqliteLedger
 from redrive.sqlite.turn import Turn
 from redrive.sqlite.writer import Tx
-from tests.sqlite.steps import WHY, end_all, execute, many, rows, take
+from tests.sqlite.steps import PATIENCE_S, WHY, end_all, execute, many, rows, take
 
 TURNS = 200
 
@@ -28,6 +28,19 @@ def add(number: int) -> Callable[[Tx], int]:
         return number
 
     return operation
+
+
+async def blocked(file: SqliteFile) -> tuple[asyncio.Task[bool], threading.Event]:
+    """The writer is busy with a call, which ends when the event is set."""
+    is_busy, may_go = threading.Event(), threading.Event()
+
+    def wait(_: Tx) -> bool:
+        is_busy.set()
+        return may_go.wait(PATIENCE_S)
+
+    blocking = asyncio.create_task(file.write(wait))
+    assert await asyncio.to_thread(is_busy.wait, PATIENCE_S)
+    return blocking, may_go
 
 
 async def with_numbers(file: SqliteFile) -> None:
@@ -52,7 +65,13 @@ async def test_calls_that_wait_together_share_commits(path: Path, file: SqliteFi
             with closing(sqlite3.connect(path)) as fresh:
                 return int(fresh.execute("SELECT count(*) FROM numbers").fetchone()[0])
 
-        answers = await asyncio.gather(*(file.write(look(number)) for number in range(500)))
+        # All of them wait before the first is carried out.
+        blocking, may_go = await blocked(file)
+        asked = [asyncio.create_task(file.write(look(number))) for number in range(500)]
+        await asyncio.sleep(0)
+        may_go.set()
+        answers = await asyncio.gather(*asked)
+        await blocking
 
         assert list(range(500)) == answers
         assert before != other.execute("PRAGMA data_version").fetchone()[0]
@@ -89,10 +108,9 @@ async def test_a_receiver_cancelled_while_it_is_served_leaves_nothing_leased_and
     ledger: SqliteLedger, file: SqliteFile
 ) -> None:
     await ledger.publish(many(20))
-    may_go = threading.Event()
-    blocking = asyncio.create_task(file.write(lambda _: may_go.wait()))
+    blocking, may_go = await blocked(file)
     receiver = asyncio.create_task(take(ledger))
-    await asyncio.sleep(0.02)  # sleep: the writer must be busy with the first call
+    await asyncio.sleep(0)
 
     receiver.cancel()
     may_go.set()
@@ -105,9 +123,7 @@ async def test_a_receiver_cancelled_with_its_answer_in_hand_loses_no_message(
     ledger: SqliteLedger, file: SqliteFile
 ) -> None:
     await ledger.publish(many(20))
-    may_go = threading.Event()
-    blocking = asyncio.create_task(file.write(lambda _: may_go.wait()))
-    await asyncio.sleep(0.02)  # sleep: the writer must be busy, so that the next two calls share a group
+    blocking, may_go = await blocked(file)  # so that the next two calls share a group
 
     async def cancel_after_answer() -> None:
         await file.write(lambda _: None)
@@ -141,11 +157,10 @@ async def test_a_receiver_cancelled_at_any_moment_loses_no_message(ledger: Sqlit
 async def take_all(ledger: SqliteLedger, count: int) -> list[Taken]:
     """What is handed back by a receiver that is gone comes a moment later."""
     taken: list[Taken] = []
-    for _ in range(1_000):
-        taken += await take(ledger)
-        if len(taken) == count:
-            return taken
-    raise AssertionError(f"only {len(taken)} of {count} can be taken")
+    async with asyncio.timeout(PATIENCE_S):
+        while len(taken) < count:
+            taken += await take(ledger)
+    return taken
 
 
 async def test_calls_from_threads_and_loops_get_their_own_answers(file: SqliteFile) -> None:
@@ -185,7 +200,7 @@ def test_the_turn_goes_to_whoever_waits_longest() -> None:
     waiting = []
 
     def queue_up(number: int) -> None:
-        assert turn.acquire(5)
+        assert turn.acquire(PATIENCE_S)
         order.append(number)
         turn.release()
 
@@ -221,7 +236,7 @@ def test_the_turn_has_one_holder_at_a_time() -> None:
     def work() -> None:
         nonlocal holders, most
         for _ in range(TURNS):
-            assert turn.acquire(10)
+            assert turn.acquire(PATIENCE_S)
             holders += 1
             most = max(most, holders)
             holders -= 1
