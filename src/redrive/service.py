@@ -21,7 +21,8 @@ from redrive.core.ports import AuditEntry, LetterStats, LetterSummary, Page, Pub
 from redrive.core.redrive import JOB_TRANSITIONS, Item, ItemState, Job, JobEvent, JobOptions, JobState, refusal
 from redrive.core.units import Millis, UnixMs
 from redrive.errors import ConfigurationError, NotFoundError, TransitionError, UnsupportedError
-from redrive.runtime.app import Redrive, check_file, masked, restore_file
+from redrive.runtime.adapters import check_file, masked, restore_file
+from redrive.runtime.app import Redrive
 from redrive.runtime.backend import FileReport
 from redrive.runtime.redriver import OnProgress, Redriver, Returned, came_back, tell_job
 

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from redrive import ConfigurationError, MissingExtraError, Redrive, Settings
-from redrive.runtime.app import masked, sqlite_path
+from redrive.runtime.adapters import masked, sqlite_path
 from redrive.runtime.settings import load_settings
 
 

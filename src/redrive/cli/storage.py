@@ -100,7 +100,7 @@ def restore(
     \b
       redrive restore nightly.db --broker sqlite:///orders.db --dry-run
     """
-    from redrive.runtime.app import masked
+    from redrive.runtime.adapters import masked
     from redrive.service import restore_backup
     from redrive.views import restored_document
 

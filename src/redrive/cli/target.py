@@ -108,7 +108,7 @@ def find_app(app: str | None, broker: str | None, *, may_create: bool = False) -
 
 
 def _check_exists(url: str, *, is_named: bool, may_create: bool) -> None:
-    from redrive.runtime.app import sqlite_path
+    from redrive.runtime.adapters import sqlite_path
     from redrive.runtime.settings import Settings
 
     if url.startswith("memory:"):

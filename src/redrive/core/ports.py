@@ -21,7 +21,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Sequence
 from contextlib import AbstractAsyncContextManager, AbstractContextManager
 from dataclasses import dataclass
-from typing import Any, Protocol, TypeAlias
+from typing import Any, Protocol, TypeAlias, runtime_checkable
 
 from redrive.core.idempotency import ClaimRecord, ClaimRef, ClaimState, Verdict
 from redrive.core.letters.letter import Attempt, Letter, ReviewState
@@ -255,6 +255,53 @@ class ClaimStore(Protocol):
         ...
 
 
+@value
+class Unsent:
+    """A message published inside a transaction that has committed, kept until the broker has it. `ref` is the store's
+    own handle.
+    """
+
+    ref: Any
+    outgoing: Outgoing
+
+
+class StoreTransaction(AbstractContextManager["Transaction"], AbstractAsyncContextManager["Transaction"], Protocol):
+    """As `LedgerTransaction`, of a store that stands beside a broker: the commit ends the claim and keeps what is to
+    be published.
+    """
+
+    @property
+    def is_committed(self) -> bool:
+        """Whether the commit is done, however leaving it ended."""
+        ...
+
+    @property
+    def unsent(self) -> Sequence[Unsent]:
+        """What was published inside, once it has committed."""
+        ...
+
+
+@runtime_checkable
+class TransactionalClaimStore(ClaimStore, Protocol):
+    """A claim store whose handlers may write beside the claim, in one transaction."""
+
+    def transaction(self, end: ClaimEnd) -> StoreTransaction:
+        """Leaving it normally checks the claim's token, ends the claim and commits; raises `LeaseLostError` after a
+        rollback where the claim has passed on.
+        """
+        ...
+
+    async def unsent(self, *, limit: int) -> list[Unsent]:
+        """What transactions have left unsent for longer than a living process takes to send it, oldest first. Whoever
+        asks holds it for a while: nobody else is given it meanwhile.
+        """
+        ...
+
+    async def sent(self, batch: Sequence[Unsent]) -> None:
+        """Forget what the broker has confirmed."""
+        ...
+
+
 # ---------------------------------------------------------------------------------------------------- letters
 
 
@@ -418,10 +465,13 @@ class JobStore(Protocol):
 
 @value
 class Taken:
-    """A received delivery with the verdict on its key (None: idempotency is off, or the message has no key)."""
+    """A received delivery with the verdict on its key (None: idempotency is off, or the message has no key).
+    `counted`: the record that counts the starts of a message without a verdict, where the broker does not.
+    """
 
     received: Received
     verdict: Verdict | None
+    counted: ClaimRef | None = None
 
 
 @value

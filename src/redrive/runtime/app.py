@@ -1,4 +1,4 @@
-"""Redrive: the app. It registers consumers, publishes, and is the only module that turns a URL into an adapter.
+"""Redrive: the app. It registers consumers, publishes, and owns what stands behind its broker's URL.
 
     app = Redrive("orders", broker="sqlite:///orders.db")
 
@@ -14,19 +14,20 @@ import asyncio
 import dataclasses
 from collections import Counter
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Final, Self, TypeVar
-from urllib.parse import unquote, urlsplit
 
 from redrive.core.message import Headers
 from redrive.core.policy.classify import Rule
 from redrive.core.policy.flow import BreakerPolicy, RateSpec
 from redrive.core.policy.retry import Retry
 from redrive.core.ports import Clock, Outgoing, Published
+from redrive.core.topology.entry import default_wiring
+from redrive.core.topology.model import EMPTY, Topology
 from redrive.core.units import Duration
-from redrive.errors import ConfigurationError, MissingExtraError, UnsupportedError
-from redrive.runtime.backend import Backend, FileReport
+from redrive.errors import ConfigurationError
+from redrive.runtime.adapters import open_backend
+from redrive.runtime.backend import Backend
 from redrive.runtime.clock import SystemClock
 from redrive.runtime.consumer import DEFAULT, Consumer, Default, make_consumer
 from redrive.runtime.events import Events
@@ -46,9 +47,11 @@ MAX_PUBLISH_BATCH: Final = 1_000
 class Redrive:
     """An app: a name, a broker, consumers, and what is mounted beside them.
 
-    `name` is the `system` on every dead letter. `broker` is a URL: `sqlite:///relative.db`, `sqlite:////absolute.db`
-    or `memory://`; None takes the setting `broker`. `settings` replaces what the environment and `redrive.toml`
-    say; a mapping of settings is laid over them. Raises `ConfigurationError` for a setting nobody knows.
+    `name` is the `system` on every dead letter. `broker` is a URL: `sqlite:///relative.db`, `sqlite:////absolute.db`,
+    `amqp://user@host/vhost` or `memory://`; None takes the setting `broker`. `topology`: the exchanges and queues a
+    broker that has them declares when the app is opened, and how its queues retry; a consumer queue it says nothing
+    about gets the safe default. `settings` replaces what the environment and `redrive.toml` say; a mapping of settings
+    is laid over them. Raises `ConfigurationError` for a setting nobody knows.
 
     >>> app = Redrive("orders", broker="memory://")
     >>> @app.consumer("orders.created")
@@ -62,17 +65,20 @@ class Redrive:
         name: str,
         broker: str | None = None,
         *,
+        topology: Topology | None = None,
         settings: Settings | Mapping[str, Any] | None = None,
         clock: Clock | None = None,
     ) -> None:
         if not name.strip():
             raise ConfigurationError("An app needs a name; it stands on every dead letter.")
         self.name = name
+        self.topology = EMPTY if topology is None else topology
         self.settings = _settings(settings, broker)
         self.clock: Clock = SystemClock() if clock is None else clock
         self.events = Events()
         self._consumers: dict[str, Consumer] = {}
         self._mounts: dict[str, AsgiApp] = {}
+        self._closers: list[Callable[[], Awaitable[None]]] = []
         self._backend: Backend | None = None
         self._opened = 0
         self._opening = asyncio.Lock()
@@ -173,6 +179,13 @@ class Redrive:
         """Whether the backend is there."""
         return self._backend is not None
 
+    def wired_topology(self) -> Topology:
+        """The app's topology, with a wiring for every consumer queue."""
+        wired = {wiring.queue for wiring in self.topology.wirings}
+        others = [each for each in self._consumers.values() if each.queue not in wired]
+        wirings = tuple(default_wiring(each.queue, each.dead_letter_queue) for each in others)
+        return dataclasses.replace(self.topology, wirings=(*self.topology.wirings, *wirings))
+
     async def open(self) -> None:
         """Connect to the broker and its stores. Opened twice, it closes with the second `close`.
 
@@ -180,7 +193,9 @@ class Redrive:
         """
         async with self._opening:
             if self._backend is None:
-                backend = open_backend(self.settings.broker, clock=self.clock, settings=self.settings)
+                backend = open_backend(
+                    self.settings.broker, clock=self.clock, settings=self.settings, topology=self.wired_topology()
+                )
                 await backend.open()
                 self._backend = backend
             self._opened += 1
@@ -190,7 +205,13 @@ class Redrive:
         self._opened = max(0, self._opened - 1)
         if self._opened == 0 and self._backend is not None:
             backend, self._backend = self._backend, None
+            for close in self._closers:
+                await close()
             await backend.close()
+
+    def on_close(self, close: Callable[[], Awaitable[None]]) -> None:
+        """Have `close` awaited whenever the app is closed: for what a handler opened and keeps. It must not raise."""
+        self._closers.append(close)
 
     async def __aenter__(self) -> Self:
         await self.open()
@@ -220,11 +241,13 @@ class Redrive:
         trace_id: str | None = None,
         once: bool = False,
         digest: str | None = None,
+        exchange: str = "",
         **properties: Any,
     ) -> Published:
         """Send one message; returns when the broker has it durably.
 
-        `payload`: bytes go as they are, text as UTF-8, anything else as JSON. `delay`: not handed out before.
+        `exchange`: send it there, with `queue` as the routing key (brokers that have exchanges). `payload`: bytes go as
+        they are, text as UTF-8, anything else as JSON. `delay`: not handed out before.
         `idempotency_key`: handled once per consumer queue (None: `message_id`; neither: no idempotency).
         `priority`: 1 is the most urgent. `ttl`: dead-lettered as EXPIRED when older. `once`: send only if the key is
         not known to the queue; the answer then says `duplicate`. `digest`: kept with the key of a `once` message;
@@ -251,6 +274,7 @@ class Redrive:
             trace_id=trace_id,
             once=once,
             digest=digest,
+            exchange=exchange,
             **properties,
         )
         return (await self.publish_outgoing([outgoing]))[0]
@@ -291,117 +315,6 @@ class Redrive:
         from redrive.runtime.worker import Worker  # noqa: PLC0415 - publishing needs no worker
 
         return Worker(self, queues, name=name, owns_process=owns_process)
-
-
-def open_backend(url: str, *, clock: Clock, settings: Settings) -> Backend:
-    """The adapters behind a URL, not yet opened.
-
-    Raises `ConfigurationError` for a scheme nobody knows and `MissingExtraError` where a driver is not installed.
-    """
-    scheme = urlsplit(url).scheme
-    maker = _BACKENDS.get(scheme)
-    if maker is None:
-        known = ", ".join(f"{name}://" for name in _BACKENDS)
-        if not scheme:
-            hint = f'For a file write "sqlite:///{url}". Known: {known}.' if url.strip() else f"Known: {known}."
-            raise ConfigurationError(f'The broker "{masked(url)}" is no URL.', hint=hint)
-        raise ConfigurationError(f'No broker speaks "{scheme}://" in "{masked(url)}".', hint=f"Known: {known}.")
-    try:
-        return maker(url, clock, settings)
-    except ModuleNotFoundError as error:
-        if error.name is None or error.name.split(".")[0] == "redrive":
-            raise
-        hint = f'Run: pip install "redrive[{_EXTRAS.get(scheme, scheme)}]"'
-        raise MissingExtraError(f'The driver "{error.name}" for {scheme}:// is not installed.', hint=hint) from error
-
-
-def masked(url: str) -> str:
-    """The URL with its password hidden, for logs and messages."""
-    parts = urlsplit(url)
-    if parts.password is None:
-        return url
-    host = parts.netloc.rpartition("@")[2]
-    return parts._replace(netloc=f"{parts.username or ''}:***@{host}").geturl()
-
-
-def _sqlite(url: str, clock: Clock, settings: Settings) -> Backend:
-    from redrive.brokers.sqlite import SqliteBroker  # noqa: PLC0415 - loaded only where used
-    from redrive.sqlite import SqliteFile, SqliteLedger  # noqa: PLC0415
-    from redrive.sqlite.backup import backup  # noqa: PLC0415
-    from redrive.stores.sqlite import SqliteClaimStore, SqliteJobStore, SqliteLetterStore  # noqa: PLC0415
-
-    file = SqliteFile(
-        sqlite_path(url), clock=clock, durability=settings.durability, lock_timeout_ms=settings.lock_timeout_ms
-    )
-    return Backend(
-        url=url,
-        ledger=SqliteLedger(file),
-        broker=SqliteBroker(file),
-        claims=SqliteClaimStore(file),
-        letters=SqliteLetterStore(file),
-        jobs=SqliteJobStore(file),
-        backup=lambda target: asyncio.to_thread(backup, file.path, target),
-    )
-
-
-def check_file(path: Path) -> FileReport:
-    """Whether a storage file, or a backup of one, is sound. Raises `StorageCorruptError` where it cannot be read at
-    all, `SchemaTooNewError` where a newer redrive wrote it.
-    """
-    from redrive.sqlite.backup import check  # noqa: PLC0415 - loaded only where used
-
-    found = check(path)
-    return FileReport(
-        path=found.path,
-        schema_version=found.schema_version,
-        messages=found.messages,
-        letters=found.letters,
-        problems=found.problems,
-    )
-
-
-def restore_file(url: str, source: Path, *, replace: bool) -> Path | None:
-    """Put a backup in the place of the file `url` names; where the old one is kept, None where there was none.
-
-    Raises `UnsupportedError` where the broker is no file, `ConfigurationError` where the file exists and `replace` is
-    not given or the backup is not sound, `BrokerUnavailableError` while a process has the file open.
-    """
-    from redrive.sqlite.backup import restore  # noqa: PLC0415 - loaded only where used
-
-    if urlsplit(url).scheme != "sqlite":
-        raise UnsupportedError(f'"{masked(url)}" is not a file redrive can restore. Nothing was changed.')
-    return restore(source, sqlite_path(url), replace=replace)
-
-
-def sqlite_path(url: str) -> str:
-    """The file a sqlite URL names: three slashes are relative, four absolute."""
-    parts = urlsplit(url)
-    path = unquote(parts.path.removeprefix("/"))
-    if parts.netloc or not path:
-        raise ConfigurationError(
-            f'"{url}" names no file.', hint='Write "sqlite:///relative.db" or "sqlite:////absolute/path.db".'
-        )
-    if parts.query or parts.fragment:
-        raise ConfigurationError(
-            f'"{url}" has something after the file\'s name: sqlite URLs take no options.',
-            hint="A ? in a name is written %3F, a # is written %23.",
-        )
-    return path
-
-
-def _memory(url: str, clock: Clock, _settings: Settings) -> Backend:
-    from redrive.brokers.memory import MemoryBroker  # noqa: PLC0415 - loaded only where used
-    from redrive.runtime.ledger import OrderedLedger  # noqa: PLC0415
-    from redrive.stores.memory import MemoryClaimStore, MemoryJobStore, MemoryLetterStore  # noqa: PLC0415
-
-    broker, claims, letters = MemoryBroker(clock=clock), MemoryClaimStore(clock=clock), MemoryLetterStore()
-    jobs = MemoryJobStore(letters, clock=clock)
-    ledger = OrderedLedger(broker=broker, claims=claims, letters=letters, jobs=jobs, clock=clock)
-    return Backend(url=url, ledger=ledger, broker=broker, claims=claims, letters=letters, jobs=jobs)
-
-
-_BACKENDS: Final[dict[str, Callable[[str, Clock, Settings], Backend]]] = {"sqlite": _sqlite, "memory": _memory}
-_EXTRAS: Final = {"amqp": "rabbitmq", "amqps": "rabbitmq", "redis": "redis", "rediss": "redis"}
 
 
 def _settings(settings: Settings | Mapping[str, Any] | None, broker: str | None) -> Settings:

@@ -1,4 +1,4 @@
-"""Backend: the adapters of one app, joined behind the ports. Made by `redrive.runtime.app.open_backend` only."""
+"""Backend: the adapters of one app, joined behind the ports. Made by `redrive.runtime.adapters.open_backend` only."""
 
 from __future__ import annotations
 
@@ -24,7 +24,8 @@ class FileReport:
 class Backend:
     """What stands behind one URL. `url` has its credentials masked. The ledger opens and closes the others.
 
-    `backup`: copies everything into a new file while others go on working; None where the adapter has no such copy.
+    `backup`: copies everything of the file into a new one while others go on working; None where there is no file.
+    `local_store`: the file on this host that keeps claims and letters beside a broker other hosts use too.
     """
 
     url: str
@@ -34,6 +35,7 @@ class Backend:
     letters: LetterStore
     jobs: JobStore
     backup: Callable[[Path], Awaitable[None]] | None = None
+    local_store: str | None = None
 
     @property
     def features(self) -> Features:

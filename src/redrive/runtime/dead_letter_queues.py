@@ -1,84 +1,102 @@
 """The entries of dead letters in a broker's own dead-letter queues, where other tools look.
 
-The letter store is authoritative; an entry is the letter as a document, under the letter's id. It leaves its queue once
-the letter is sent back or closed, and only from the front, so that looking never changes the order: one redriven before
-older open letters keeps its entry until those are gone.
+The letter store is authoritative. An entry leaves its queue once the letter is sent back or closed, as far as it lies
+among the first `TRIM_BATCH` there: a deep queue is not gone through for one entry, which then stays until those before
+it are gone.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
-from typing import Final
+from collections.abc import Callable, Sequence
+from typing import Final, TypeAlias
 
-from redrive.core import settlement, wire
+from redrive.core import wire
 from redrive.core.letters.letter import Letter
-from redrive.core.letters.selection import OPEN_STATES
 from redrive.core.message import HEADER_LETTER, Message
-from redrive.core.ports import Broker, Clock, LetterStore, Outgoing, Settle
-from redrive.core.settlement import Reason
+from redrive.core.ports import Broker, Clock, Outgoing
 from redrive.core.units import Millis
 
-TRIM_BATCH: Final = 200
-"""Entries looked at after a redrive, to drop those whose letters were sent."""
+TRIM_BATCH: Final = 500
+"""Entries looked at for those whose letters are gone."""
 
-TRIM_LEASE_MS: Final[Millis] = 2_000
-"""Entries being dropped are held for so long; should the drop be cut off, the next one finds them after it."""
+TRIM_EVERY_MS: Final[Millis] = 1_000
+"""Closing letters looks at a queue no more often than this: their redrive has dropped the entries already."""
 
-WORKER: Final = "redrive"
-STILL_OPEN: Final = Reason(code="STILL_OPEN", text="its letter waits for a person")
+MAX_LEFT: Final = 10_000
+"""Letters remembered whose entries have not been found yet."""
+
+EntryOf: TypeAlias = Callable[[Letter], Outgoing | None]
+"""How a letter lies in its dead-letter queue; None: the broker itself moves the message there, or there is none."""
 
 
 class DeadLetterQueues:
     """Puts entries in and drops them again. A letter without a dead-letter queue has none."""
 
-    def __init__(self, broker: Broker, letters: LetterStore, *, clock: Clock) -> None:
+    def __init__(self, broker: Broker, *, clock: Clock, entry_of: EntryOf | None = None) -> None:
         self._broker = broker
-        self._letters = letters
         self._clock = clock
+        self._entry_of = self._document if entry_of is None else entry_of
+        self._left: dict[str, dict[str, Letter]] = {}
+        self._trimmed_ms: dict[str, float] = {}
 
     async def put(self, letters: Sequence[Letter]) -> None:
         """Publish the entries of letters that are stored."""
-        limit = self._broker.features.max_body_bytes
-        entries = [_entry(letter, limit_bytes=limit) for letter in letters if letter.dead_letter_queue]
-        await self._broker.publish(entries)
+        entries = [entry for letter in letters if letter.dead_letter_queue and (entry := self._entry_of(letter))]
+        if entries:
+            await self._broker.publish(entries)
 
     async def trim(self, gone: Sequence[Letter]) -> None:
-        """Drop entries of letters that are no longer open from the front of the queues of these."""
-        for queue in {letter.dead_letter_queue for letter in gone if letter.dead_letter_queue}:
-            waiting = await self._broker.peek(queue, limit=TRIM_BATCH)
-            done: set[str] = set()
-            for copy in waiting:
-                found = await self._letters.get(copy.id)
-                if found is not None and found[0].state in OPEN_STATES:
-                    break
-                done.add(copy.id)
-            if done:
-                await self._drop(queue, done)
+        """Drop the entries of these letters, which are no longer open, as far as they are found."""
+        for queue in self._remember(gone):
+            await self._drop(queue)
 
-    async def _drop(self, queue: str, letter_ids: set[str]) -> None:
-        received = await self._broker.receive(
-            queue, limit=len(letter_ids), lease_ms=TRIM_LEASE_MS, worker=WORKER, wait_ms=0
+    async def trim_now_and_then(self, gone: Sequence[Letter]) -> None:
+        """As `trim`, but each queue at most once in `TRIM_EVERY_MS`; the others are dropped with a later call."""
+        now_ms = self._clock.monotonic_ms()
+        for queue in self._remember(gone):
+            if now_ms - self._trimmed_ms.get(queue, -TRIM_EVERY_MS) >= TRIM_EVERY_MS:
+                await self._drop(queue)
+
+    def _remember(self, gone: Sequence[Letter]) -> list[str]:
+        for letter in gone:
+            if letter.dead_letter_queue:
+                left = self._left.setdefault(letter.dead_letter_queue, {})
+                left[letter.id] = letter
+                if len(left) > MAX_LEFT:
+                    del left[next(iter(left))]
+        return list(dict.fromkeys(letter.dead_letter_queue for letter in gone if letter.dead_letter_queue))
+
+    async def _drop(self, queue: str) -> None:
+        letters = self._left.get(queue, {})
+        by_id = frozenset(letters)
+        # What the broker itself has moved there carries no letter's id, but is the message as it was taken.
+        rejected = frozenset(_mark(each.message) for each in letters.values() if self._entry_of(each) is None)
+        self._trimmed_ms[queue] = self._clock.monotonic_ms()
+
+        def is_gone(copy: Message) -> bool:
+            return copy.headers.get(HEADER_LETTER) in by_id or (bool(rejected) and _mark(copy) in rejected)
+
+        dropped = await self._broker.discard(queue, is_gone, limit=TRIM_BATCH)
+        if dropped >= len(letters):
+            self._left.pop(queue, None)
+
+    def _document(self, letter: Letter) -> Outgoing:
+        """The letter as a document, under its id. One too large for the broker is empty: its header names the letter,
+        and the store has it whole.
+        """
+        body = json.dumps(wire.letter_document(letter)).encode()
+        message = Message(
+            id=letter.id,
+            key=letter.id,
+            body=body if len(body) <= self._broker.features.max_body_bytes else b"",
+            content_type="application/json",
+            tenant=letter.message.tenant,
+            published_at=letter.dead_lettered_at,
+            headers={HEADER_LETTER: letter.id},
         )
-        back = settlement.Requeue(due_at=self._clock.now(), reason=STILL_OPEN)
-        await self._broker.settle(
-            [
-                Settle(lease=item.lease, settlement=settlement.ACK if item.message.id in letter_ids else back)
-                for item in received
-            ]
-        )
+        return Outgoing(queue=letter.dead_letter_queue, message=message)
 
 
-def _entry(letter: Letter, *, limit_bytes: int) -> Outgoing:
-    """One too large for the broker is empty: its header names the letter, and the store has it whole."""
-    body = json.dumps(wire.letter_document(letter)).encode()
-    message = Message(
-        id=letter.id,
-        key=letter.id,
-        body=body if len(body) <= limit_bytes else b"",
-        content_type="application/json",
-        tenant=letter.message.tenant,
-        published_at=letter.dead_lettered_at,
-        headers={HEADER_LETTER: letter.id},
-    )
-    return Outgoing(queue=letter.dead_letter_queue, message=message)
+def _mark(message: Message) -> tuple[str, bytes]:
+    return message.id, message.body

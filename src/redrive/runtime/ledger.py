@@ -24,6 +24,18 @@ true?
   released: it is tried again, at the end of its lease instead of its due time.
 - after the letter was closed: as above; closing it again changes nothing.
 
+`transaction` (where the claim store offers one): begin, the handler's statements, check the claim's token, end the
+claim, commit; then, by `commit`, send what was published inside and settle.
+- before the commit: the store rolls back; nothing happened, and the message comes again.
+- after the commit: the effects are there and the key is processed. The message comes again as a duplicate and is
+  acknowledged unseen; what was published inside waits in the store, and any process's upkeep sends it.
+- after the sending: as before; what is sent once more carries the same message id.
+
+A broker that does not count starts: see `redrive.runtime.starts`. One whose deliveries have no leases (RabbitMQ: they
+belong to a connection) takes its messages back when the connection is lost, while their handlers go on: such a copy is
+told "in progress" until the handler has ended. A processed one is then a duplicate; a failed one is tried again at
+once instead of at its due time.
+
 `forward`: see `redrive.runtime.forwarding`.
 
 Fences. A claim's token is checked by the store when the claim ends, before anything is settled; a dead letter is
@@ -40,8 +52,17 @@ from dataclasses import replace
 from typing import Final
 
 from redrive.core import settlement
-from redrive.core.idempotency import Acquired, ClaimRecord, ClaimRef, ClaimState, conflicts, is_expired, state_at
-from redrive.core.letters.letter import ReviewState
+from redrive.core.idempotency import (
+    Acquired,
+    ClaimRecord,
+    ClaimRef,
+    ClaimState,
+    Verdict,
+    conflicts,
+    is_expired,
+    state_at,
+)
+from redrive.core.letters.letter import Attempt, AttemptOutcome, Letter, ReviewState
 from redrive.core.letters.review import CLOSED_BY, CLOSED_NOTE
 from redrive.core.ports import (
     Broker,
@@ -61,13 +82,17 @@ from redrive.core.ports import (
     ReviewChange,
     Settle,
     Taken,
+    TransactionalClaimStore,
+    Unsent,
 )
 from redrive.core.redrive import Job
 from redrive.core.settlement import Reason
-from redrive.core.units import Millis
+from redrive.core.units import Millis, UnixMs
 from redrive.errors import RedriveError, UnsupportedError
-from redrive.runtime.dead_letter_queues import DeadLetterQueues
-from redrive.runtime.forwarding import Forwarding
+from redrive.runtime.dead_letter_queues import DeadLetterQueues, EntryOf
+from redrive.runtime.forwarding import OWNER, Forwarding
+from redrive.runtime.starts import Starts, count_end, with_lost
+from redrive.runtime.stepwise_transaction import StepwiseTransaction
 
 COMMIT_LEASE_MS: Final[Millis] = 30_000
 """Leases are renewed by this much before a dead letter is written."""
@@ -79,21 +104,35 @@ class OrderedLedger:
     """A `Ledger` over any broker and stores. The module's text says what a crash between two steps leaves."""
 
     def __init__(
-        self, *, broker: Broker, claims: ClaimStore, letters: LetterStore, jobs: JobStore, clock: Clock
+        self,
+        *,
+        broker: Broker,
+        claims: ClaimStore,
+        letters: LetterStore,
+        jobs: JobStore,
+        clock: Clock,
+        entry_of: EntryOf | None = None,
     ) -> None:
+        """`entry_of`: how a dead letter lies in its dead-letter queue; None: as a document."""
         self._broker = broker
         self._claims = claims
+        self._transactional = claims if isinstance(claims, TransactionalClaimStore) else None
         self._letters = letters
         self._clock = clock
-        self._dead_letter_queues = DeadLetterQueues(broker, letters, clock=clock)
+        self._counts_starts = broker.features.counts_starts
+        self._has_leases = broker.features.leases
+        self._starts = Starts(broker, claims, clock=clock, spared=frozenset({OWNER}))
+        # Claims that a transaction has ended, and what it left to be sent; until the delivery's own commit.
+        self._committed: dict[ClaimRef, list[Unsent]] = {}
+        self._dead_letter_queues = DeadLetterQueues(broker, clock=clock, entry_of=entry_of)
         self._forwarding = Forwarding(
             broker=broker, claims=claims, letters=letters, jobs=jobs, entries=self._dead_letter_queues
         )
 
     @property
     def features(self) -> Features:
-        """The broker's, without transactions."""
-        return replace(self._broker.features, atomic=False, transactions=False)
+        """The broker's; with transactions where the claim store offers them."""
+        return replace(self._broker.features, atomic=False, transactions=self._transactional is not None)
 
     async def open(self) -> None:
         """Open the stores, then the broker: nothing can be taken before it can be claimed."""
@@ -157,20 +196,38 @@ class OrderedLedger:
     ) -> list[Taken]:
         """See `Ledger.take`."""
         received = await self._broker.receive(queue, limit=limit, lease_ms=lease_ms, worker=worker, wait_ms=wait_ms)
-        keys = [item.message.key for item in received if claims and item.message.key is not None]
+        if not received:
+            return []
         try:
-            verdicts = iter(
-                await self._claims.claim([(queue, key) for key in keys], lease_ms=lease_ms, owner=worker)
-                if keys
-                else ()
-            )
+            return await self._claim(queue, received, lease_ms=lease_ms, worker=worker, claims=claims)
         except (RedriveError, asyncio.CancelledError):
             await asyncio.shield(self._hand_back(received))
             raise
-        return [
-            Taken(received=item, verdict=next(verdicts) if claims and item.message.key is not None else None)
-            for item in received
+
+    async def _claim(
+        self, queue: str, received: Sequence[Received], *, lease_ms: Millis, worker: str, claims: bool
+    ) -> list[Taken]:
+        keyed = [item for item in received if item.message.key is not None] if claims else []
+        verdicts: list[Verdict] = []
+        if keyed:
+            pairs = [(queue, item.message.key or "") for item in keyed]
+            verdicts = await self._starts.claim(pairs, lease_ms=lease_ms, owner=worker)
+        if self._counts_starts:
+            told = iter(verdicts)
+            return [
+                Taken(received=item, verdict=next(told) if claims and item.message.key is not None else None)
+                for item in received
+            ]
+        taken = [
+            Taken(received=with_lost(item, verdict) if type(verdict) is Acquired else item, verdict=verdict)
+            for item, verdict in zip(keyed, verdicts, strict=True)
         ]
+        if len(keyed) == len(received):
+            return taken
+        others = [item for item in received if not claims or item.message.key is None]
+        counted = iter(await self._starts.count(others, lease_ms=lease_ms, worker=worker))
+        with_key = iter(taken)
+        return [next(with_key) if claims and item.message.key is not None else next(counted) for item in received]
 
     async def _hand_back(self, received: Sequence[Received]) -> None:
         """Give messages back unseen. Failing that they come back when their leases end."""
@@ -182,12 +239,14 @@ class OrderedLedger:
         """See `Ledger.renew`. Claims first: a delivery whose claim has passed on must not keep its message either."""
         if not batch:
             return []
-        refs = [_ref(taken) for taken in batch]
+        refs = [_ref(taken) or taken.counted for taken in batch]
         renewed = iter(self._claims.renew([ref for ref in refs if ref is not None], lease_ms=lease_ms))
         is_held = [ref is None or next(renewed) for ref in refs]
-        leases = [taken.received.lease for taken, held in zip(batch, is_held, strict=True) if held]
+        # Without leases the claim alone tells whose the delivery is; without a claim, only the broker knows.
+        asked = [held and (self._has_leases or _ref(taken) is None) for taken, held in zip(batch, is_held, strict=True)]
+        leases = [taken.received.lease for taken, is_asked in zip(batch, asked, strict=True) if is_asked]
         kept = iter(self._broker.renew(leases, lease_ms=lease_ms))
-        return [held and next(kept) for held in is_held]
+        return [next(kept) if is_asked else held for is_asked, held in zip(asked, is_held, strict=True)]
 
     # ------------------------------------------------------------------------------------------------- commit
 
@@ -198,8 +257,19 @@ class OrderedLedger:
         is_current = await self._check_dead(batch)
         await self._write_letters([end for end, current in zip(batch, is_current, strict=True) if current])
         is_current = await self._end_claims(batch, is_current)
+        await self._send_committed(batch)
         await self._close_letters([end for end, current in zip(batch, is_current, strict=True) if current])
         return await self._settle(batch, is_current)
+
+    async def send_leftovers(self, *, limit: int) -> int:
+        """Send what transactions of processes that are gone have left unsent; how many."""
+        if self._transactional is None:
+            return 0
+        left = await self._transactional.unsent(limit=limit)
+        if left:
+            await self._broker.publish([each.outgoing for each in left])
+            await self._transactional.sent(left)
+        return len(left)
 
     async def _check_dead(self, batch: Sequence[End]) -> list[bool]:
         """False for each dead letter whose lease or claim is stale."""
@@ -220,21 +290,39 @@ class OrderedLedger:
             await self._dead_letter_queues.put(letters)
 
     async def _end_claims(self, batch: Sequence[End], is_current: Sequence[bool]) -> list[bool]:
+        now = self._clock.now()
         claimed = [
             (number, claim_end)
             for number, end in enumerate(batch)
-            if is_current[number] and (claim_end := _claim_end(end)) is not None
+            if is_current[number] and (claim_end := _claim_end(end, now)) is not None
+            if not self._committed or claim_end.ref not in self._committed
         ]
         answers = list(is_current)
-        moved = await self._claims.finish([claim_end for _, claim_end in claimed])
-        for (number, _), has_moved in zip(claimed, moved, strict=True):
-            answers[number] = has_moved or await self._is_ended(batch[number])
+        moved = await self._claims.finish([claim_end for _, claim_end in claimed]) if claimed else []
+        for (number, claim_end), has_moved in zip(claimed, moved, strict=True):
+            # A count is no fence: whoever has the delivery ends it.
+            is_count = batch[number].taken.counted is claim_end.ref
+            answers[number] = has_moved or is_count or await self._is_ended(batch[number])
+        self._starts.ended(end.taken.counted for end in batch if end.taken.counted is not None)
         return answers
+
+    async def _send_committed(self, batch: Sequence[End]) -> None:
+        """Send what handlers published inside their transactions, which have committed."""
+        if not self._committed or self._transactional is None:
+            return
+        refs = [ref for end in batch if (ref := _ref(end.taken)) is not None and ref in self._committed]
+        unsent = [each for ref in refs for each in self._committed[ref]]
+        if unsent:
+            await self._broker.publish([each.outgoing for each in unsent])
+            await self._transactional.sent(unsent)
+        for ref in refs:
+            # Kept until the delivery itself is settled, should this very commit be tried again.
+            self._committed[ref] = []
 
     async def _is_ended(self, end: End) -> bool:
         """Whether the claim stands as this end leaves it: an earlier try of the same commit got that far."""
-        claim_end = _claim_end(end)
-        if claim_end is None:
+        claim_end = _claim_end(end, self._clock.now())
+        if claim_end is None or end.taken.counted is not None:
             return False
         record = await self._claims.get(claim_end.ref.queue, claim_end.ref.key)
         if record is None or record.token != claim_end.ref.token:
@@ -245,37 +333,79 @@ class OrderedLedger:
 
     async def _close_letters(self, ends: Sequence[End]) -> None:
         """Close the letters that processed copies came from; one that is closed already stays as it is."""
+        closed = []
+        for end in ends:
+            if end.closes_letter is not None and isinstance(end.settlement, settlement.Ack):
+                found = await self._letters.get(end.closes_letter)
+                if found is not None and _is_closed_by(found[0], end):
+                    closed.append(found[0])
+        if not closed:
+            return
         at = self._clock.now()
-        closed = [
-            ReviewChange(letter_id=end.closes_letter, to=ReviewState.CLOSED, actor=CLOSED_BY, at=at, note=CLOSED_NOTE)
-            for end in ends
-            if end.closes_letter is not None and isinstance(end.settlement, settlement.Ack)
-        ]
-        if closed:
-            await self._letters.review(closed)
-            found = [await self._letters.get(change.letter_id) for change in closed]
-            await self._dead_letter_queues.trim([letter for letter, _ in filter(None, found)])
+        await self._letters.review(
+            [
+                ReviewChange(letter_id=letter.id, to=ReviewState.CLOSED, actor=CLOSED_BY, at=at, note=CLOSED_NOTE)
+                for letter in closed
+                if letter.state is not ReviewState.CLOSED
+            ]
+        )
+        await self._dead_letter_queues.trim_now_and_then(closed)
 
     async def _settle(self, batch: Sequence[End], is_current: Sequence[bool]) -> list[bool]:
         current = [end for end, is_ours in zip(batch, is_current, strict=True) if is_ours]
         settled = iter(
             await self._broker.settle(
-                [Settle(lease=end.taken.received.lease, settlement=end.settlement, entry=end.entry) for end in current]
+                [
+                    Settle(
+                        lease=end.taken.received.lease, settlement=end.settlement, entry=end.entry, lost=self._lost(end)
+                    )
+                    for end in current
+                ]
             )
         )
+        if self._committed:
+            for ref in filter(None, (_ref(end.taken) for end in batch)):
+                self._committed.pop(ref, None)
         # Where the claim has moved the end is true, whoever holds the broker's lease by now.
         return [
             is_ours and (next(settled) or _ref(end.taken) is not None)
             for end, is_ours in zip(batch, is_current, strict=True)
         ]
 
+    def _lost(self, end: End) -> Attempt | None:
+        """The start before this one, where it never ended and only the claim store knows."""
+        history = end.taken.received.history
+        if self._counts_starts or not history or not isinstance(end.settlement, settlement.Retry):
+            return None
+        return history[-1] if history[-1].outcome is AttemptOutcome.INTERRUPTED else None
+
     def transaction(self, end: End) -> LedgerTransaction:
-        """Not here: broker and stores share no transaction. Raises `UnsupportedError`."""
-        raise UnsupportedError(
-            f'Broker "{self.features.name}" and its stores share no transaction. Message '
-            f'"{end.taken.received.message.id}" is untouched.',
-            hint="Use an idempotency key in the effect itself, or the embedded broker (sqlite:///…).",
+        """A transaction of the claim store: the handler's statements and the key's `processed` commit together.
+
+        Raises `UnsupportedError` where the store offers none, or the delivery has no claim that could tell, after a
+        crash, that its effects are there.
+        """
+        message_id = end.taken.received.message.id
+        if self._transactional is None:
+            raise UnsupportedError(
+                f'The store beside broker "{self.features.name}" has no transactions. Message "{message_id}" is '
+                "untouched.",
+                hint="Use an idempotency key in the effect itself, or a SQLite store.",
+            )
+        claim_end = _claim_end(end, self._clock.now())
+        if claim_end is None or end.taken.counted is not None:
+            raise UnsupportedError(
+                f'Message "{message_id}" has no idempotency key: after a crash nothing could tell that its effects are '
+                "there. It is untouched.",
+                hint="Let its producer give it a message id, or write without the transaction.",
+            )
+        return StepwiseTransaction(
+            self._transactional.transaction(claim_end), lambda unsent: self._remember(claim_end.ref, unsent)
         )
+
+    def _remember(self, ref: ClaimRef, unsent: Sequence[Unsent]) -> None:
+        """From the handler's thread or the loop: a transaction has committed."""
+        self._committed[ref] = list(unsent)
 
     async def forward(self, job: Job, batch: Sequence[Forward]) -> list[str | None]:
         """See `Ledger.forward`."""
@@ -291,11 +421,22 @@ def _ref(taken: Taken) -> ClaimRef | None:
     return taken.verdict.ref if isinstance(taken.verdict, Acquired) else None
 
 
-def _claim_end(end: End) -> ClaimEnd | None:
-    """How the claim of this delivery ends; None where it holds none."""
+def _is_closed_by(letter: Letter, end: End) -> bool:
+    """Whether this copy may close the letter it names. The name stands in a header, which anybody can write: so only a
+    letter that was sent, or is being sent, or that of this very message.
+    """
+    if letter.state in (ReviewState.REPLAYED, ReviewState.CLOSED) or letter.outstanding_job is not None:
+        return True
+    received = end.taken.received
+    return (letter.queue, letter.message.id) == (received.lease.queue, received.message.id)
+
+
+def _claim_end(end: End, now: UnixMs) -> ClaimEnd | None:
+    """How the claim or the count of this delivery ends; None where it holds none."""
     ref = _ref(end.taken)
     if ref is None:
-        return None
+        counted = end.taken.counted
+        return None if counted is None else count_end(counted, end, now)
     state = state_at(end.settlement)
     is_terminal = state in (ClaimState.PROCESSED, ClaimState.DEAD_LETTERED)
     return ClaimEnd(ref=ref, state=state, expires_at=end.claim_expires_at if is_terminal else None)

@@ -48,16 +48,17 @@ def make_outgoing(
     trace_id: str | None = None,
     once: bool = False,
     digest: str | None = None,
+    exchange: str = "",
     **properties: Any,
 ) -> Outgoing:
     """The arguments of `Redrive.publish` as a message ready to send. Raises `InvalidMessageError`; nothing is sent."""
-    if not queue:
+    if not queue and not exchange:
         raise InvalidMessageError("A message needs a queue to go to. Nothing was sent.")
     for text in (message_id, idempotency_key, trace_id):
         if text is not None and not _is_plain(text):
             _check_text(text)
-    for text in (queue, tenant, content_type, type):
-        if text is not None and text not in _seen_plain:
+    for text in (queue, exchange, tenant, content_type, type):
+        if text and text not in _seen_plain:
             _see(text)
     if priority is not None and not 0 <= priority <= MAX_PRIORITY:
         raise InvalidMessageError(f"priority is {priority}: it must be from 0 to {MAX_PRIORITY}. Nothing was sent.")
@@ -79,7 +80,7 @@ def make_outgoing(
         properties=_properties(properties, type, trace_id),
     )
     due_at = None if delay is None else now + duration_ms(delay, field="delay")
-    return Outgoing(queue=queue, message=message, due_at=due_at, once=once, digest=digest)
+    return Outgoing(queue=queue, message=message, exchange=exchange, due_at=due_at, once=once, digest=digest)
 
 
 def encode(payload: Any) -> tuple[bytes, str | None]:

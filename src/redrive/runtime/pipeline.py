@@ -423,8 +423,12 @@ class Pipeline:
         if delivery._committed:
             self._running -= 1
             duration = self._clock.monotonic_ms() - delivery._started_ms
-            self._release(delivery)
-            tell_processed(self._events, self.consumer.queue, [(delivery, round(duration))])
+            if self.ledger.features.atomic:
+                self._release(delivery)
+                tell_processed(self._events, self.consumer.queue, [(delivery, round(duration))])
+            else:
+                # Its effects and its key are durable; the broker still holds the message.
+                self._processed.append((delivery, duration))
             self._throttle.succeeded()
             if error is not None and not isinstance(error, asyncio.CancelledError):
                 self._events.emit("delivery.failed_after_commit", **self._named(delivery), error_text=repr(error)[:500])

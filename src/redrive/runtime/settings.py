@@ -39,7 +39,8 @@ _FALSE: Final = frozenset({"0", "false", "no", "off"})
 class Settings:
     """What may differ between two installations of one app. A consumer's own policy is in its decorator instead.
 
-    `broker`: URL of the broker and stores. `durability`: `full` survives power loss, `normal` may lose the last
+    `broker`: URL of the broker. `store`: URL of the store for claims, letters and jobs of a broker that has none
+    (RabbitMQ); a SQLite file does not span hosts. `durability`: `full` survives power loss, `normal` may lose the last
     moments of it (never on a mere crash). `lock_timeout`: how long to wait for another process's write.
     `concurrency`: handlers at once per consumer where the consumer does not say; None: 100 on the loop, 16 threads,
     or one process per CPU. `grace`: how long a stopping worker waits for what runs. `max_body_bytes` and
@@ -50,6 +51,7 @@ class Settings:
     """
 
     broker: str = "sqlite:///redrive.db"
+    store: str = "sqlite:///redrive.db"
     durability: Durability = "full"
     lock_timeout_ms: Millis = 5_000
     concurrency: int | None = None

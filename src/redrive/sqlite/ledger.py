@@ -89,7 +89,12 @@ class SqliteLedger:
 
     def transaction(self, end: End) -> LedgerTransaction:
         """See `Ledger.transaction` and sqlite/transaction.py."""
-        return SqliteTransaction(self.file, end, commit)
+        return SqliteTransaction(
+            self.file,
+            f'Message "{end.taken.received.message.id}"',
+            settle=lambda tx: commit(tx, [end])[0],
+            publish=lambda tx, outgoing: queue.publish(tx, [outgoing]),
+        )
 
     async def forward(self, job: Job, batch: Sequence[Forward]) -> list[str | None]:
         """See `Ledger.forward`."""

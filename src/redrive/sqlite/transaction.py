@@ -23,9 +23,8 @@ from contextlib import ExitStack
 from types import TracebackType
 from typing import Any, Final, Self
 
-from redrive.core.ports import End, Outgoing
+from redrive.core.ports import Outgoing
 from redrive.errors import LeaseLostError, UnsupportedError
-from redrive.sqlite import queue
 from redrive.sqlite.connect import begin, turn_not_given
 from redrive.sqlite.failures import as_redrive_error, mapped
 from redrive.sqlite.file import Live, SqliteFile
@@ -40,12 +39,23 @@ _ROLLBACK: Final = "ROLLBACK -- redrive"
 
 
 class SqliteTransaction:
-    """The `Transaction` a handler sees, and the context manager around it."""
+    """The `Transaction` a handler sees, and the context manager around it. `settle` makes the end true and says
+    whether the fence allowed it; `publish` keeps a message that is to be sent. Both run inside.
+    """
 
-    def __init__(self, file: SqliteFile, end: End, settle: Callable[[Tx, Sequence[End]], list[bool]]) -> None:
+    def __init__(
+        self,
+        file: SqliteFile,
+        name: str,
+        *,
+        settle: Callable[[Tx], bool],
+        publish: Callable[[Tx, Outgoing], None],
+    ) -> None:
         self._file = file
-        self._end = end
+        self._name = name
         self._settle = settle
+        self._keep = publish
+        self.is_committed = False
         self._open = ExitStack()
         # Guards the connection: the watch thread may roll back while the handler's thread is between statements.
         self._guard = threading.Lock()
@@ -64,7 +74,7 @@ class SqliteTransaction:
     def publish(self, outgoing: Outgoing) -> None:
         """Send with the commit, or not at all."""
         with self._guard, mapped(self._file.path):
-            queue.publish(self._current(), [outgoing])
+            self._keep(self._current(), outgoing)
 
     def _current(self) -> Tx:
         if self._is_expired:
@@ -157,18 +167,16 @@ class SqliteTransaction:
             woken = tx.woken
             with mapped(self._file.path):
                 self._release(_COMMIT)
+            self.is_committed = True
         assert self._live is not None
         self._live.watch.wake(woken)
 
     def _settle_in(self, tx: Tx) -> None:
         with mapped(self._file.path):
             tx.connection.set_authorizer(None)
-            (is_settled,) = self._settle(tx, [self._end])
+            is_settled = self._settle(tx)
         if not is_settled:
-            message_id = self._end.taken.received.message.id
-            raise LeaseLostError(
-                f'Message "{message_id}": its lease passed to another worker. All effects were rolled back.'
-            )
+            raise LeaseLostError(f"{self._name}: its lease passed to another worker. All effects were rolled back.")
 
     def _release(self, statement: str) -> None:
         """Commit or roll back, and hand the lock on; a commit that fails rolls back."""

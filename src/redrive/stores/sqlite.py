@@ -20,11 +20,13 @@ from redrive.core.ports import (
     Published,
     Registration,
     ReviewChange,
+    Unsent,
 )
 from redrive.core.redrive import Item, Job
 from redrive.core.units import Millis, UnixMs
-from redrive.sqlite import claims, jobs, letters, search
+from redrive.sqlite import claims, jobs, letters, outbox, search
 from redrive.sqlite.file import SqliteFile
+from redrive.sqlite.outbox import ClaimTransaction
 
 
 class _Face:
@@ -64,6 +66,21 @@ class SqliteClaimStore(_Face):
         if not batch:
             return []
         return self._file.write_blocking(lambda tx: claims.renew(tx, batch, lease_ms=lease_ms), is_synced=False)
+
+    def transaction(self, end: ClaimEnd) -> ClaimTransaction:
+        """See `TransactionalClaimStore.transaction` and sqlite/transaction.py."""
+        return ClaimTransaction(self._file, end)
+
+    async def unsent(self, *, limit: int) -> list[Unsent]:
+        """See `TransactionalClaimStore.unsent`; a look where there is none, else one commit."""
+        if not await self._file.read(outbox.is_left):
+            return []
+        return await self._file.write(lambda tx: outbox.take_left(tx, limit=limit))
+
+    async def sent(self, batch: Sequence[Unsent]) -> None:
+        """See `TransactionalClaimStore.sent`; one commit."""
+        if batch:
+            await self._file.write(lambda tx: outbox.forget(tx, [each.ref for each in batch]))
 
     async def get(self, queue: str, key: str) -> ClaimRecord | None:
         """See `ClaimStore.get`."""
