@@ -60,7 +60,7 @@ class AwaitEmpty:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Delete:
-    """Delete the queue, if it is empty and if nobody consumes from it; otherwise stop here. Gone already is no error."""
+    """Delete the queue, if it is empty and if nobody consumes from it; else stop here. Gone already is no error."""
 
     queue: str
     vhost: str

@@ -18,9 +18,11 @@ from redrive.core.topology.model import Binding, Exchange, Policy, Queue
 Entity: TypeAlias = Exchange | Queue | Binding | Policy
 
 NO_CHANGE: Final = 0
-CHANGES: Final = 2
-DRIFT: Final = 3
-"""Exit codes: nothing to do; there is something to declare; something there is not as wanted and cannot be changed."""
+CHANGES: Final = 3
+DRIFT: Final = 4
+"""Exit codes: nothing to do; something is to be declared; something is not as wanted and does not change in place.
+1 and 2 are failures of the command itself.
+"""
 
 
 class Mark(StrEnum):
