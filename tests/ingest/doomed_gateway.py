@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import socket
 import sys
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -39,7 +40,7 @@ class Doomed(Redrive):
             os.kill(os.getpid(), signal.SIGKILL)
 
 
-def main(port: str, database: str, moment: str) -> None:
+def main(port_file: str, database: str, moment: str) -> None:
     app = Doomed("doomed", broker=f"sqlite:///{database}")
     app.moment, app.died = moment, Path(f"{database}.died")
     gateway = Gateway(app, "hooks", sources={"courier-x": [SECRET]})
@@ -50,7 +51,12 @@ def main(port: str, database: str, moment: str) -> None:
             yield
 
     outer = Starlette(routes=[Mount("/webhooks", app=gateway)], lifespan=lifespan)
-    uvicorn.run(outer, host="127.0.0.1", port=int(port), log_level="warning")
+    with socket.socket() as listening:
+        listening.bind(("127.0.0.1", 0))
+        listening.listen()
+        Path(f"{port_file}.part").write_text(str(listening.getsockname()[1]))
+        Path(f"{port_file}.part").rename(port_file)
+        uvicorn.Server(uvicorn.Config(outer, log_level="warning")).run(sockets=[listening])
 
 
 if __name__ == "__main__":

@@ -233,13 +233,14 @@ async def test_a_publish_that_hangs_is_503_and_keeps_its_place_until_it_ends(
 ) -> None:
     hanging = Broken()
     monkeypatch.setattr(app, "publish", hanging)
-    gateway = make(enqueue_timeout="10ms", max_in_flight=1)
+    gateway = make(enqueue_timeout="500ms", max_in_flight=1)
 
     late = await send(gateway, BODY, signed(BODY))
     shed = await send(gateway, BODY, signed(BODY))
     hanging.go.set()
-    await asyncio.sleep(0)
-    await asyncio.sleep(0)
+    async with asyncio.timeout(60):
+        while gateway._in_flight:
+            await asyncio.sleep(0)
     after = await send(gateway, BODY, signed(BODY))
 
     assert [503, 503, 202] == [late.status, shed.status, after.status]

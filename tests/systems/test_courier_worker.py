@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-import socket
 from collections.abc import AsyncIterator, Awaitable, Callable
 from pathlib import Path
 from types import ModuleType
@@ -27,7 +26,7 @@ EVENT = {
     "traceId": "req_1",
     "payload": {"shipmentId": "SHP-1"},
 }
-WAIT_S = 20.0
+WAIT_S = 60.0
 
 
 class Behind:
@@ -88,12 +87,6 @@ async def letters(system: ModuleType, count: int = 1, **selection: Any) -> list[
         return found if len(found) >= count else []
 
     return list(await until(enough))
-
-
-def refused_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
 
 
 async def test_a_message_without_a_required_field_is_dead_at_once(running: ModuleType) -> None:
@@ -224,7 +217,7 @@ def test_the_downstream_client_names_what_the_service_did(tmp_path: Path) -> Non
 
     event = CourierEvent(event_id="e", event_type="t", idempotency_key="schlüssel", trace_id="r", payload={})
     service = FlakyService()
-    downstream = Downstream(url=service.url, timeout_s=0.2)
+    downstream = Downstream(url=service.url, timeout_s=WAIT_S)
     with pytest.raises(ConnectionRefusedError):
         downstream.send(event, attempt=1)
 
@@ -237,8 +230,10 @@ def test_the_downstream_client_names_what_the_service_did(tmp_path: Path) -> Non
             Mood.GARBAGE: Exception,
         }.items():
             service.treat({"e": mood})
+            # Only the one that never answers is given up soon: a busy machine is slow with the others.
+            timeout_s = 0.2 if mood is Mood.HANG else WAIT_S
             with pytest.raises(error):
-                downstream.send(event, attempt=1)
+                Downstream(url=service.url, timeout_s=timeout_s).send(event, attempt=1)
         service.mend()
         downstream.send(event, attempt=2)
     finally:

@@ -99,6 +99,9 @@ def test_parts_do_not_run_into_each_other() -> None:
     )
 
 
+BOUND_S = 2.0
+"""Of the processor's time, and generous: what grows with the square of a million characters takes hours."""
+
 TRACE = """Traceback (most recent call last):
   File "/usr/lib/python3.11/asyncio/runners.py", line 118, in run
     return self._loop.run_until_complete(task)
@@ -171,17 +174,17 @@ def test_no_text_whatever_raises_and_the_same_text_is_the_same_group(text: str, 
     ids=lambda text: text[:6],
 )
 def test_a_hostile_text_costs_a_bounded_time(hostile: str) -> None:
-    began = time.perf_counter()
+    began = time.thread_time()
 
     normalised(hostile)
 
-    assert time.perf_counter() - began < 0.1
+    assert time.thread_time() - began < BOUND_S
 
 
 def test_a_hostile_traceback_costs_a_bounded_time() -> None:
-    began = time.perf_counter()
+    began = time.thread_time()
 
     top_own_frame('  File "' * 4_000)
     top_own_frame(" " * 32_000)
 
-    assert time.perf_counter() - began < 0.1
+    assert time.thread_time() - began < BOUND_S

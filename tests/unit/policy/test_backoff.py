@@ -41,12 +41,13 @@ def test_an_exponential_delay_is_exact_at_silly_attempt_numbers() -> None:
     "backoff",
     [Exponential("1s", cap="3600s"), Exponential("1s", factor=1.0000001), Tiers("1s", "2s"), Decorrelated("1s", "60s")],
 )
-def test_the_millionth_attempt_takes_under_a_millisecond(backoff: Backoff) -> None:
-    began = time.perf_counter()
+def test_the_millionth_attempt_costs_no_more_than_the_first(backoff: Backoff) -> None:
+    began = time.thread_time()
     for attempt in (10**6, 5 * 10**6, 10**400, 10**6) * 25:
         backoff.delay_ms(attempt, 0.5)
 
-    assert (time.perf_counter() - began) / 100 < 0.001
+    # Of the processor, and generous: a loop over the attempts would take seconds for the smallest of them.
+    assert time.thread_time() - began < 1
 
 
 def test_the_courier_delays_lie_in_the_four_intervals() -> None:
