@@ -1,0 +1,1 @@
+"""The rules: each module looks at a `Situation` for one family of losses."""

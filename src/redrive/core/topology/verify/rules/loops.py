@@ -1,0 +1,226 @@
+"""Messages that come back: dropped as a loop, round for ever, or to consumers that had succeeded."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from redrive.core.topology.verify.findings import Finding, Severity
+from redrive.core.topology.verify.patterns import is_literal
+from redrive.core.topology.verify.routing import DEFAULT, Keys, QueueId
+from redrive.core.topology.verify.situation import AUTOMATIC, Cause, Role, Situation
+from redrive.core.topology.verify.ways import Hop, Node, Return, after_waiting, cycles, hops, nodes, shown_cycle
+from redrive.core.topology.verify.wording import named, quoted
+from redrive.core.topology.wiring import RejectRetry, TierRetry
+
+
+def found(situation: Situation) -> Iterator[Finding]:
+    """Cycles without a rejection, loops at full speed, and retries that are not isolated."""
+    yield from _automatic(situation)
+    yield from _at_full_speed(situation)
+    yield from _returns(situation)
+
+
+def _edges(situation: Situation, *, automatic: bool) -> dict[Node, list[Node]]:
+    """The graph of deaths: by automatic causes anywhere, or by rejection between consumed queues."""
+    edges: dict[Node, list[Node]] = {}
+    waiting = list(nodes(situation))
+    while waiting:
+        node = waiting.pop()
+        if node in edges:
+            continue
+        edges[node] = []
+        causes = set(situation.causes(node.queue))
+        if not (causes & AUTOMATIC if automatic else Cause.REJECTED in causes):
+            continue
+        edges[node] = [hop.target for hop in hops(situation, node) if hop.target.queue in situation.settings]
+        waiting += edges[node]
+    return edges
+
+
+def _automatic(situation: Situation) -> Iterator[Finding]:
+    for cycle in cycles(_edges(situation, automatic=True)):
+        causes = {node.queue: _cause(situation, node.queue) for node in cycle}
+        consumed = [node.queue.name for node in cycle if situation.roles[node.queue] is Role.CONSUMED]
+        by_limit = Cause.LIMIT in causes.values()
+        is_sure = all(is_literal(key) for node in cycle for key in node.keys)
+        severity = Severity.ERROR if is_sure and (by_limit or not consumed) else Severity.WARNING
+        path = shown_cycle(situation, cycle, causes.__getitem__)
+        confirmed = all(situation.dead_lettering[node.queue].is_confirmed for node in cycle)
+        fate = "stays stuck in the queue before" if confirmed else "is dropped there"
+        when = f", when it is not consumed in time from {quoted(consumed)}" if consumed and not by_limit else ""
+        if by_limit:
+            when = f", when it kills its consumer of {quoted(consumed)} until the limit, twice"
+        yield Finding(
+            code="L9",
+            severity=severity,
+            vhost=cycle[0].queue.vhost,
+            queue=cycle[0].queue.name,
+            story=f"A message that goes round {' → '.join(path)}{when} has met no rejection on its way and {fate}.",
+            path=path,
+        )
+
+
+def _cause(situation: Situation, queue: QueueId) -> Cause:
+    """The automatic cause by which messages leave this queue, the one no consumer can prevent first."""
+    causes = [cause for cause in situation.causes(queue) if cause in AUTOMATIC]
+    return Cause.LIMIT if causes[-1] is Cause.LIMIT else causes[0]
+
+
+def _at_full_speed(situation: Situation) -> Iterator[Finding]:
+    edges = {
+        node: [each for each in after if situation.roles[each.queue] is Role.CONSUMED]
+        for node, after in _edges(situation, automatic=False).items()
+    }
+    for cycle in cycles(edges):
+        path = shown_cycle(situation, cycle, lambda _: str(Cause.REJECTED))
+        yield Finding(
+            code="L24",
+            severity=Severity.ERROR,
+            vhost=cycle[0].queue.vhost,
+            queue=cycle[0].queue.name,
+            story=f"A message its consumer rejects goes round {' → '.join(path)} at once and for ever: nothing "
+            f"on the way makes "
+            "it wait or ends it.",
+            path=path,
+        )
+
+
+def _returns(situation: Situation) -> Iterator[Finding]:
+    """Follow the retry of each consumed queue; then the waiting queues whose publishers nobody knows."""
+    seen: set[QueueId] = set()
+    endless: list[QueueId] = []
+    for queue in situation.with_role(Role.CONSUMED):
+        back = after_waiting(situation, _into_waiting(situation, queue))
+        seen.update(back.waits)
+        if queue in back.arrivals:
+            yield from _shared(situation, (queue, back.waits[0]), back)
+            if not _is_wired(situation, queue):
+                endless.append(queue)
+    for queue in situation.with_role(Role.WAITING):
+        if queue not in seen:
+            yield from _unfed(situation, queue)
+    yield from _endless(situation, endless)
+
+
+def _is_wired(situation: Situation, queue: QueueId) -> bool:
+    return queue in situation.wirings or situation.client.counts is True
+
+
+def _into_waiting(situation: Situation, queue: QueueId) -> list[tuple[Node, tuple[str, ...]]]:
+    """What a retry of this queue enters first: by rejection, or published to its tiers."""
+    begin: list[tuple[Node, tuple[str, ...]]] = []
+    wiring = situation.wirings.get(queue)
+    if wiring is None or isinstance(wiring.retry, RejectRetry):
+        for keys in sorted(situation.keys[queue], key=str):
+            begin += [_entered(hop, queue) for hop in hops(situation, Node(queue, keys))]
+    elif isinstance(wiring.retry, TierRetry):
+        retry = wiring.retry
+        for tier in retry.tiers:
+            keys = _key(tier.routing_key)
+            route = situation.router.route(queue.vhost, retry.exchange, keys)
+            path = (queue.name, "(retry)", f"{named(retry.exchange)}, key {tier.routing_key}")
+            begin += [
+                (Node(target, situation.arrival(target, retry.exchange, keys)), path) for target in sorted(route.queues)
+            ]
+    return begin
+
+
+def _key(text: str) -> Keys:
+    return (tuple(text.split(".")) if text else (),)
+
+
+def _entered(hop: Hop, queue: QueueId) -> tuple[Node, tuple[str, ...]]:
+    return hop.target, (queue.name, f"({Cause.REJECTED})", named(hop.exchange))
+
+
+def _shared(situation: Situation, place: tuple[QueueId, QueueId], back: Return) -> Iterator[Finding]:
+    """The retry of a queue that comes to others as well, or would to any queue bound like it."""
+    queue, _ = place
+    others = sorted(each for each in back.arrivals if each != queue)
+    if others:
+        sure = Severity.ERROR if back.is_sure else Severity.WARNING
+        yield Finding(
+            code="L23",
+            severity=sure,
+            vhost=queue.vhost,
+            queue=queue.name,
+            story=f'A retry of "{queue.name}" returns through '
+            f"{named(_exchange(situation, back.last[others[0]].queue))} to "
+            f"{quoted([each.name for each in others])} as well: consumers that had succeeded get it again.",
+            path=back.arrivals[others[0]],
+        )
+    elif _is_open(situation, back.last[queue], queue):
+        yield _latent(situation, (queue, back.last[queue].queue), back.arrivals[queue])
+
+
+def _exchange(situation: Situation, wait: QueueId) -> str:
+    return situation.settings[wait].dead_letter_exchange or DEFAULT
+
+
+def _latent(situation: Situation, place: tuple[QueueId, QueueId], path: tuple[str, ...]) -> Finding:
+    queue, wait = place
+    return Finding(
+        code="L23",
+        severity=Severity.WARNING,
+        vhost=queue.vhost,
+        queue=queue.name,
+        story=f'A retry returns from "{wait.name}" to "{queue.name}" through '
+        f"{named(_exchange(situation, wait))}, to which others "
+        "publish and bind: every queue bound there with a matching key gets each retry again, also when it had "
+        "succeeded.",
+        path=path,
+    )
+
+
+def _is_open(situation: Situation, last: Node, queue: QueueId) -> bool:
+    """The message returns through an exchange of many, by a binding made for more than its retries."""
+    onward = situation.onward(last.queue, last.keys)
+    exchange = _exchange(situation, last.queue)
+    if onward is None or exchange == DEFAULT or situation.router.type_of(queue.vhost, exchange) == "direct":
+        return False
+    own = [each for each in situation.router.bound(queue.vhost, exchange) if each.destination == queue.name]
+    if any(each.pattern in onward[0] for each in own if each.pattern is not None):
+        return False
+    only_this = all(each.destination == queue.name for each in situation.router.bound(queue.vhost, exchange))
+    is_fed_elsewhere = any(
+        bound.destination == queue.name
+        for other in situation.topology.exchanges
+        if other.name != exchange and other.vhost == queue.vhost
+        for bound in situation.router.bound(queue.vhost, other.name)
+    )
+    return not (only_this and is_fed_elsewhere)
+
+
+def _unfed(situation: Situation, wait: QueueId) -> Iterator[Finding]:
+    """A waiting queue nobody is known to publish to: what its messages come back to."""
+    begin: list[tuple[Node, tuple[str, ...]]] = [
+        (Node(wait, keys), ()) for keys in sorted(situation.keys[wait], key=str)
+    ]
+    back = after_waiting(situation, begin)
+    arrivals = sorted(back.arrivals)
+    if len(arrivals) > 1 and back.is_sure:
+        yield Finding(
+            code="L23",
+            severity=Severity.ERROR,
+            vhost=wait.vhost,
+            queue=wait.name,
+            story=f'What waits in "{wait.name}" goes to {quoted([each.name for each in arrivals])}'
+            " at once: a retry of one of them comes to all.",
+            path=back.arrivals[arrivals[-1]],
+        )
+    elif len(arrivals) == 1 and _is_open(situation, back.last[arrivals[0]], arrivals[0]):
+        yield _latent(situation, (arrivals[0], wait), back.arrivals[arrivals[0]])
+
+
+def _endless(situation: Situation, queues: list[QueueId]) -> Iterator[Finding]:
+    if not queues:
+        return
+    is_known = situation.client.counts is False
+    names = quoted([queue.name for queue in queues])
+    yield Finding(
+        code="L34",
+        severity=Severity.ERROR if is_known else Severity.INFO,
+        vhost=queues[0].vhost,
+        story=f"What consumers of {names} reject comes back after a wait as often as they reject it: "
+        f"{'they do not count, so it never ends' if is_known else 'only they can end it'}.",
+    )

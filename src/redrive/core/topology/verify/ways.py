@@ -1,0 +1,182 @@
+"""The ways of messages: cycles of dead-lettering, and where the retry of one consumer comes back to.
+
+Nodes are (queue, keys): the same queue sends messages of different keys different ways. All walks are loops with a
+set of what was seen; no chain is too long and no graph too dense for them, and `MANY_STEPS` bounds the work.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Final, NamedTuple
+
+from redrive.core.topology.verify.patterns import is_literal
+from redrive.core.topology.verify.routing import DEFAULT, Keys, QueueId
+from redrive.core.topology.verify.situation import Cause, Role, Situation
+from redrive.core.topology.verify.wording import named
+
+MANY_STEPS: Final = 100_000
+
+
+class Node(NamedTuple):
+    """A queue and the keys with which a message came to it."""
+
+    queue: QueueId
+    keys: Keys
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Hop:
+    """One step of dead-lettering. `is_sure`: the message certainly has this key."""
+
+    target: Node
+    exchange: str
+    is_sure: bool
+
+
+def nodes(situation: Situation) -> Iterator[Node]:
+    """Every queue with all keys messages come to it with."""
+    for queue, known in situation.keys.items():
+        yield from (Node(queue, keys) for keys in sorted(known, key=str))
+
+
+def hops(situation: Situation, node: Node) -> list[Hop]:
+    """Where a message goes that dies at this node; nowhere that can be followed, where it goes to whatever queue its
+    publisher named.
+    """
+    onward = situation.onward(node.queue, node.keys)
+    if onward is None:
+        return []
+    keys, route = onward
+    exchange = situation.settings[node.queue].dead_letter_exchange or DEFAULT
+    is_sure = all(is_literal(key) for key in keys)
+    if exchange == DEFAULT and not is_sure:
+        return []
+    return [
+        Hop(target=Node(target, situation.arrival(target, exchange, keys)), exchange=exchange, is_sure=is_sure)
+        for target in sorted(route.queues)
+    ]
+
+
+def shown_cycle(situation: Situation, cycle: Iterable[Node], cause: Callable[[QueueId], str]) -> tuple[str, ...]:
+    """The path of a cycle: queue, cause, exchange, queue, …, the first queue again."""
+    around = list(cycle)
+    path: list[str] = []
+    for node in around:
+        exchange = situation.settings[node.queue].dead_letter_exchange or DEFAULT
+        path += [node.queue.name, f"({cause(node.queue)})", named(exchange)]
+    return (*path, around[0].queue.name)
+
+
+def cycles(edges: Mapping[Node, list[Node]]) -> list[list[Node]]:
+    """One shortest cycle of each strongly connected part of a graph (a part without one has none)."""
+    found = []
+    for part in _parts(edges):
+        inside = set(part)
+        begin = min(part, key=str)
+        if len(part) > 1 or begin in edges.get(begin, ()):
+            found.append(_around(edges, begin, inside))
+    return found
+
+
+def _around(edges: Mapping[Node, list[Node]], begin: Node, inside: set[Node]) -> list[Node]:
+    """The shortest way from a node back to itself, within its part."""
+    before: dict[Node, Node] = {}
+    waiting = deque([begin])
+    while waiting:
+        node = waiting.popleft()
+        for after in edges.get(node, ()):
+            if after == begin:
+                way = [node]
+                while way[-1] != begin:
+                    way.append(before[way[-1]])
+                return way[::-1]
+            if after in inside and after not in before:
+                before[after] = node
+                waiting.append(after)
+    return [begin]
+
+
+def _parts(edges: Mapping[Node, list[Node]]) -> list[list[Node]]:
+    """Strongly connected parts: forward for the order of leaving, then backward; without recursion."""
+    order: list[Node] = []
+    seen: set[Node] = set()
+    for root in edges:
+        if root in seen:
+            continue
+        seen.add(root)
+        trail = [(root, iter(edges[root]))]
+        while trail:
+            node, rest = trail[-1]
+            after = next((each for each in rest if each not in seen), None)
+            if after is None:
+                order.append(node)
+                trail.pop()
+            else:
+                seen.add(after)
+                trail.append((after, iter(edges.get(after, ()))))
+    return _collected(order, _reversed(edges))
+
+
+def _collected(order: list[Node], back: Mapping[Node, list[Node]]) -> list[list[Node]]:
+    parts: list[list[Node]] = []
+    taken: set[Node] = set()
+    for root in reversed(order):
+        if root in taken:
+            continue
+        taken.add(root)
+        part, waiting = [], [root]
+        while waiting:
+            node = waiting.pop()
+            part.append(node)
+            fresh = [each for each in back.get(node, ()) if each not in taken]
+            taken.update(fresh)
+            waiting += fresh
+        parts.append(part)
+    return parts
+
+
+def _reversed(edges: Mapping[Node, list[Node]]) -> dict[Node, list[Node]]:
+    back: dict[Node, list[Node]] = {}
+    for node, after in edges.items():
+        for each in after:
+            back.setdefault(each, []).append(node)
+    return back
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Return:
+    """Where a message ends up after its wait: consumed queues, each with the path to it, and the waiting queues it
+    went through. `last`: of each consumed queue the node it came from.
+    """
+
+    arrivals: Mapping[QueueId, tuple[str, ...]]
+    waits: tuple[QueueId, ...]
+    last: Mapping[QueueId, Node]
+    is_sure: bool
+
+
+def after_waiting(situation: Situation, begin: Iterable[tuple[Node, tuple[str, ...]]]) -> Return:
+    """Follow messages from these nodes (with the path that led there) through waiting queues to consumed ones."""
+    arrivals: dict[QueueId, tuple[str, ...]] = {}
+    last: dict[QueueId, Node] = {}
+    waits: dict[QueueId, None] = {}
+    seen: set[Node] = set()
+    waiting = deque(begin)
+    is_sure = True
+    while waiting and len(seen) < MANY_STEPS:
+        node, path = waiting.popleft()
+        if node in seen or situation.roles.get(node.queue) is not Role.WAITING:
+            continue
+        seen.add(node)
+        waits[node.queue] = None
+        for hop in hops(situation, node):
+            is_sure = is_sure and hop.is_sure
+            onward = (*path, node.queue.name, f"({Cause.EXPIRED})", named(hop.exchange))
+            if situation.roles[hop.target.queue] is Role.CONSUMED:
+                arrivals.setdefault(hop.target.queue, (*onward, hop.target.queue.name))
+                last.setdefault(hop.target.queue, node)
+            else:
+                waiting.append((hop.target, onward))
+    return Return(arrivals=arrivals, waits=tuple(waits), last=last, is_sure=is_sure)
