@@ -4,36 +4,38 @@ from __future__ import annotations
 
 import re
 from dataclasses import replace
-from typing import Any, Final
+from typing import Final
 
-from redrive.core.topology.model import Queue, Topology
+from redrive.core.topology.model import Queue, QueueType, Topology
 
 LIMIT: Final = "x-delivery-limit"
 UNLIMITED: Final = -1
 LIMITED_SINCE: Final = 4
-"""Major version from which a quorum queue that says nothing drops a message at its 20th return, and -1 says "never"."""
+"""Major version from which a quorum queue that says nothing gives a message up at its 20th return."""
 
 
 def for_version(topology: Topology, version: str | None) -> Topology:
-    """The same topology as a broker of this version ("3.10.8", "4.1.0-rc.1") takes it: a delivery limit of -1 is left
-    out below 4.0, where it is no value and there is no limit anyway. Unknown (None) counts as the newest.
+    """The same topology as a broker of this version ("3.10.8", "4.1.0-rc.1") is to be told.
+
+    Redrive counts attempts itself, so a quorum queue that says nothing about a delivery limit has none: from 4.0 on
+    that must be said (-1), before that it must not, for there -1 means that a message is gone at its first return
+    (measured on 3.10.8). A limit that is said stays. None (unknown): nothing is said.
     """
-    if version is None or major(version) >= LIMITED_SINCE:
+    if version is None or major(version) < LIMITED_SINCE:
         return topology
-    return replace(topology, queues=tuple(_without_switch(queue) for queue in topology.queues))
+    return replace(topology, queues=tuple(map(_unlimited, topology.queues)))
 
 
-def _without_switch(queue: Queue) -> Queue:
-    if queue.arguments.get(LIMIT) != UNLIMITED:
+def _unlimited(queue: Queue) -> Queue:
+    if queue.arguments.get("x-queue-type") != QueueType.QUORUM or LIMIT in queue.arguments:
         return queue
-    kept: dict[str, Any] = {name: value for name, value in queue.arguments.items() if name != LIMIT}
-    return replace(queue, arguments=kept)
+    return replace(queue, arguments={**queue.arguments, LIMIT: UNLIMITED})
 
 
 def major(version: str) -> int:
-    """First number of a version; one that has none counts as the newest."""
+    """First number of a version; 0 where it has none."""
     found = re.match(r"\D{0,10}(\d{1,6})", version)
-    return int(found[1]) if found else LIMITED_SINCE
+    return int(found[1]) if found else 0
 
 
 def in_vhost(topology: Topology, vhost: str) -> Topology:

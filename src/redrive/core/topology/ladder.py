@@ -40,10 +40,9 @@ SAFE: Final[Mapping[str, Any]] = {
     "x-queue-type": "quorum",
     "x-dead-letter-strategy": "at-least-once",
     "x-overflow": "reject-publish",
-    "x-delivery-limit": -1,
 }
 """Arguments of a queue out of which the broker moves messages without losing one: quorum, and at-least-once, which
-needs `reject-publish`. No delivery limit: `fit.for_version` leaves that out for brokers without a limit by default.
+needs `reject-publish`. The delivery limit depends on the broker: `redrive.core.topology.fit.for_version`.
 """
 
 

@@ -5,8 +5,8 @@ Add them with `+`; give the sum to `Redrive(topology=…)` or to `redrive topolo
 
 Three of them describe topologies that are in use, letter by letter: classic queues, out of which a broker moves
 messages without making sure that they arrive. A broker that is killed can lose what it was moving. `safe=True` keeps
-every name and makes the queues quorum queues with at-least-once dead-lettering and no delivery limit: nothing is lost
-then, and a message may take up to three minutes longer after a crash of the broker. A queue that exists cannot change
+every name and makes the queues quorum queues with at-least-once dead-lettering: nothing is lost then, and a message may
+take up to three minutes longer after a crash of the broker. A queue that exists cannot change
 its type in place; see `redrive topology plan`.
 
 All raise `ConfigurationError` for a name no broker takes (more than 255 bytes with its suffix, empty, "amq.…") or a
@@ -251,8 +251,7 @@ def _queue(
     """`to`: its dead-letter exchange; None: what dies in it is gone, so nothing may die in it."""
     arguments: dict[str, Any] = {"x-queue-type": "classic"}
     if safe:
-        kept = ("x-queue-type", "x-delivery-limit") if to is None else tuple(SAFE)
-        arguments = {name: SAFE[name] for name in kept}
+        arguments = dict(SAFE) if to is not None else {"x-queue-type": SAFE["x-queue-type"]}
     if ttl_ms is not None:
         arguments["x-message-ttl"] = ttl_ms
     if to is not None:
