@@ -233,6 +233,9 @@ class MessageOptions:
         typer.Option("--content-type", metavar="TYPE", help="Else JSON or text, as it is.", show_default=False),
     ] = None
     once: Annotated[bool, typer.Option("--once", help="Only if the queue does not know the key yet.")] = False
+    exchange: Annotated[
+        str, typer.Option("--exchange", metavar="NAME", help="Send it there; QUEUE is the routing key then.")
+    ] = ""
 
     def arguments(self) -> dict[str, Any]:
         """As `Redrive.publish` takes them, the content type aside. Raises `ConfigurationError`."""
@@ -247,6 +250,7 @@ class MessageOptions:
             "type": self.message_type,
             "ttl": o.parse_duration(self.ttl, "--ttl"),
             "once": self.once,
+            "exchange": self.exchange,
         }
 
     def _headers(self) -> dict[str, Any] | None:

@@ -59,7 +59,8 @@ def publish(
     common = options.arguments()
 
     async def work(service: Service) -> Receipt:
-        _warn_of(queue, service.consumed_queues, is_json=where.is_json)
+        if not options.exchange:
+            _warn_of(queue, service.consumed_queues, is_json=where.is_json)
         if file is not None:
             lines = {**common, "content_type": options.content_type or JSON_TYPE}
             return await _publish_lines(service, queue, file, arguments=lines, is_quiet=where.is_json)

@@ -35,6 +35,7 @@ from redrive.runtime.outgoing import make_outgoing
 from redrive.runtime.settings import Settings, load_settings
 
 if TYPE_CHECKING:
+    from redrive.runtime.exchanges import Exchanges
     from redrive.runtime.worker import Worker
 
 Handler = TypeVar("Handler", bound=Callable[..., Any])
@@ -80,6 +81,7 @@ class Redrive:
         self._mounts: dict[str, AsgiApp] = {}
         self._closers: list[Callable[[], Awaitable[None]]] = []
         self._backend: Backend | None = None
+        self._exchanges: Exchanges | None = None
         self._opened = 0
         self._opening = asyncio.Lock()
 
@@ -136,7 +138,7 @@ class Redrive:
                 breaker=breaker,
                 idempotency=idempotency,
                 idempotency_ttl=idempotency_ttl,
-                dead_letter_queue=dead_letter_queue,
+                dead_letter_queue=self._dead_letter_queue(queue, dead_letter_queue),
                 letter_ttl=letter_ttl,
                 message_ttl=message_ttl,
                 http_status=http_status,
@@ -147,6 +149,17 @@ class Redrive:
             return handler
 
         return register
+
+    def _dead_letter_queue(self, queue: str, given: str | None) -> str | None:
+        """Where the topology says a dead message of this queue lies, if it says so."""
+        wiring = self.topology.wiring(queue)
+        if wiring is None:
+            return given
+        if given not in {None, wiring.dead_letter_queue}:
+            raise ConfigurationError(
+                f'consumer "{queue}": dead_letter_queue is "{given}", the topology says "{wiring.dead_letter_queue}".'
+            )
+        return wiring.dead_letter_queue
 
     @property
     def consumers(self) -> Mapping[str, Consumer]:
@@ -246,8 +259,9 @@ class Redrive:
     ) -> Published:
         """Send one message; returns when the broker has it durably.
 
-        `exchange`: send it there, with `queue` as the routing key (brokers that have exchanges). `payload`: bytes go as
-        they are, text as UTF-8, anything else as JSON. `delay`: not handed out before.
+        `exchange`: send it there, with `queue` as the routing key; on a broker without exchanges it goes to the queues
+        that the app's topology binds to it. `payload`: bytes go as they are, text as UTF-8, anything else as JSON.
+        `delay`: not handed out before.
         `idempotency_key`: handled once per consumer queue (None: `message_id`; neither: no idempotency).
         `priority`: 1 is the most urgent. `ttl`: dead-lettered as EXPIRED when older. `once`: send only if the key is
         not known to the queue; the answer then says `duplicate`. `digest`: kept with the key of a `once` message;
@@ -275,9 +289,17 @@ class Redrive:
             once=once,
             digest=digest,
             exchange=exchange,
+            keyed=self.gives_keys,
             **properties,
         )
         return (await self.publish_outgoing([outgoing]))[0]
+
+    @property
+    def gives_keys(self) -> bool:
+        """Whether a message published without key and id gets its made-up id as key: where the broker does not count
+        starts, only a key tells after a crash which message it was.
+        """
+        return self._backend is not None and not self._backend.features.counts_starts
 
     async def publish_many(self, queue: str, messages: Sequence[Any], **common: Any) -> list[Published]:
         """Send many at once, which is much faster than one by one; one answer per message, same order.
@@ -285,15 +307,17 @@ class Redrive:
         Each message is a payload, or a pair (payload, mapping of `publish` arguments for this one). `common` holds
         for all. On an error, whole batches of 1 000 before it are sent; repeat with the same `message_id`s.
         """
-        now = self.clock.now()
+        now, limit, keyed = self.clock.now(), self.settings.max_body_bytes, self.gives_keys
         batch = [
-            make_outgoing(queue, payload, now, max_body_bytes=self.settings.max_body_bytes, **{**common, **own})
+            make_outgoing(queue, payload, now, max_body_bytes=limit, keyed=keyed, **{**common, **own})
             for payload, own in map(_payload_and_arguments, messages)
         ]
         return await self.publish_outgoing(batch)
 
     async def publish_outgoing(self, batch: Sequence[Outgoing]) -> list[Published]:
         """Send messages that are made already."""
+        if any(outgoing.exchange for outgoing in batch) and not self.backend.broker.features.exchanges:
+            return await self._publish_routed(batch)
         answers: list[Published] = []
         for start in range(0, len(batch), MAX_PUBLISH_BATCH):
             part = batch[start : start + MAX_PUBLISH_BATCH]
@@ -301,6 +325,30 @@ class Redrive:
             for queue, count in Counter([outgoing.queue for outgoing in part]).items():
                 self.events.emit("message.published", queue=queue, count=count)
         return answers
+
+    def routed(self, outgoing: Outgoing) -> list[Outgoing]:
+        """What to hand to the broker for this message: itself, or where the broker has no exchanges, one message for
+        every queue that the app's topology binds to the exchange.
+
+        Raises `QueueNotFoundError` where that is no queue at all, as a broker with exchanges would return it.
+        """
+        if not outgoing.exchange or self.backend.broker.features.exchanges:
+            return [outgoing]
+        if self._exchanges is None:
+            from redrive.runtime.exchanges import Exchanges  # noqa: PLC0415 - most apps need none
+
+            self._exchanges = Exchanges(self.topology)
+        return self._exchanges.routed(outgoing)
+
+    async def _publish_routed(self, batch: Sequence[Outgoing]) -> list[Published]:
+        """A message is a duplicate, or in conflict, where it is so in every queue it goes to."""
+        routed = [self.routed(outgoing) for outgoing in batch]
+        answers = iter(await self.publish_outgoing([each for copies in routed for each in copies]))
+        found = [[next(answers) for _ in copies] for copies in routed]
+        return [
+            Published(duplicate=all(each.duplicate for each in told), conflict=all(each.conflict for each in told))
+            for told in found
+        ]
 
     # ------------------------------------------------------------------------------------------- consuming
 

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from redrive.core.delivery import DeliveryState
 from redrive.core.message import Headers, Message
+from redrive.core.origin import origin_of
 from redrive.core.ports import End, Ledger, LedgerTransaction, Published, Taken, Transaction
 from redrive.core.units import Duration, UnixMs, duration_ms
 from redrive.errors import LeaseLostError
@@ -118,6 +119,17 @@ class Delivery:
         return self._host.consumer.queue
 
     @property
+    def routing_key(self) -> str:
+        """What the message was first published with, whatever way it came back after a failure."""
+        key = self._message.properties.routing_key
+        return self.queue if key is None else key
+
+    @property
+    def exchange(self) -> str:
+        """Where the message was first published to; "" straight to a queue."""
+        return self._message.properties.exchange or ""
+
+    @property
     def tenant(self) -> str | None:
         """Whose message it is, as published."""
         return self._message.tenant
@@ -131,6 +143,23 @@ class Delivery:
     def trace_id(self) -> str | None:
         """The trace this message belongs to, as published."""
         return self._message.properties.trace_id
+
+    @property
+    def routing_key(self) -> str | None:
+        """The routing key the message was first published with, whichever way it came back since; None on a broker
+        without exchanges.
+        """
+        return self._origin()[1]
+
+    @property
+    def exchange(self) -> str | None:
+        """The exchange the message was first published to ("": none, straight to the queue); None on a broker without
+        exchanges.
+        """
+        return self._origin()[0]
+
+    def _origin(self) -> tuple[str | None, str | None]:
+        return origin_of(self._message, queue=self.queue, wiring=self._host.app.topology.wiring(self.queue))
 
     @property
     def deadline(self) -> UnixMs | None:
@@ -193,10 +222,15 @@ class Delivery:
                 tx.execute("UPDATE balance SET …", (…,))
                 tx.publish("receipts", {"order": 1})
 
-        On the embedded broker the statements run in its own SQLite file. Leaving the block settles the message as
-        processed: what the handler raises after it is reported and changes nothing. An exception inside rolls back and
-        is treated as any failure. Raises `LeaseLostError` after a rollback where the message is another worker's by
-        now, and `UnsupportedError` where the broker has no transactions.
+        The statements run in the SQLite file of the embedded broker, or of the store beside another broker. Leaving
+        the block settles the message as processed: what the handler raises after it is reported and changes nothing.
+        An exception inside rolls back and is treated as any failure. Raises `LeaseLostError` after a rollback where
+        the message is another worker's by now, and `UnsupportedError` where the store has no transactions or, beside
+        another broker, the message has no idempotency key.
+
+        Killed inside: nothing happened, and the message comes again. Killed after: all of it is true; a copy the
+        broker hands out again finds its key processed and is acknowledged unseen, and what was published inside is
+        sent by the next upkeep of any worker on this store, at least once and always under the same message id.
         """
         return HandlerTransaction(self, self._host.ledger.transaction(self._host.processed_end(self)))
 
@@ -237,7 +271,11 @@ class HandlerStatements:
         app = delivery._host.app
         inherited = delivery._inherited(arguments)
         limit = app.settings.max_body_bytes
-        self._transaction.publish(make_outgoing(queue, payload, app.clock.now(), max_body_bytes=limit, **inherited))
+        outgoing = make_outgoing(
+            queue, payload, app.clock.now(), max_body_bytes=limit, keyed=app.gives_keys, **inherited
+        )
+        for each in app.routed(outgoing):
+            self._transaction.publish(each)
 
 
 class HandlerTransaction(

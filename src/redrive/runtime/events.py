@@ -46,6 +46,8 @@ _DELIVERY: Final = {
     "tenant": "tenant or None",
     "trace_id": "trace id or None",
     "type": "message type or None",
+    "correlation_id": "as published, or None",
+    "routing_key": "as first published",
     "attempt": "1, 2, …",
     "max_attempts": "attempts allowed",
 }
@@ -80,6 +82,16 @@ EVENTS: Final[Mapping[str, EventType]] = {
         level=Level.WARN,
         text="Job failed, scheduling retry",
         fields={**_DELIVERY, **_FAILURE, "delay_ms": "until the next attempt", "due_at": "unix ms of the next attempt"},
+    ),
+    "delivery.delay_changed": EventType(
+        level=Level.WARN,
+        text="The queue has no such retry delay, another was taken",
+        fields={
+            "queue": "consumer queue",
+            "message_id": "id",
+            "asked_ms": "the delay the handler or the other side asked for",
+            "delay_ms": "the delay it gets",
+        },
     ),
     "delivery.dead_lettered": EventType(
         level=Level.ERROR,
@@ -154,6 +166,11 @@ EVENTS: Final[Mapping[str, EventType]] = {
     "consumer.resumed": EventType(level=Level.INFO, text="Consuming resumed", fields={"queue": "consumer queue"}),
     "worker.started": EventType(
         level=Level.INFO, text="Worker started", fields={"worker": "name", "queues": "list", "pid": "process id"}
+    ),
+    "store.is_local": EventType(
+        level=Level.WARN,
+        text="Claims and letters lie in a file of this host: workers on other hosts do not see them",
+        fields={"store": "the file", "broker": "URL of the broker, masked"},
     ),
     "worker.draining": EventType(
         level=Level.INFO,
@@ -231,6 +248,11 @@ EVENTS: Final[Mapping[str, EventType]] = {
         level=Level.INFO,
         text="Letter reviewed",
         fields={"letter_id": "letter", "to": "review state", "actor": "who", "note": "why"},
+    ),
+    "upkeep.leftovers_sent": EventType(
+        level=Level.INFO,
+        text="Messages of transactions sent whose worker is gone",
+        fields={"count": "messages"},
     ),
     "upkeep.pruned": EventType(
         level=Level.INFO, text="Expired records pruned", fields={"what": "claims or letters", "count": "records"}

@@ -38,6 +38,14 @@ def tell_end(events: Events, ended: Ended) -> None:
             delay_ms = end.entry.next_delay_ms if end.entry is not None else None
             failure = _failure(ended, reason)
             events.emit("delivery.retry_scheduled", **facts(delivery), **failure, delay_ms=delay_ms, due_at=due_at)
+            if ended.asked_delay_ms is not None:
+                events.emit(
+                    "delivery.delay_changed",
+                    queue=delivery.queue,
+                    message_id=delivery.message.id,
+                    asked_ms=ended.asked_delay_ms,
+                    delay_ms=delay_ms,
+                )
         case settlement.DeadLetter(reason=reason):
             _tell_dead(events, ended, end, reason=reason)
 
@@ -52,6 +60,8 @@ def facts(delivery: Delivery) -> dict[str, Any]:
         "tenant": message.tenant,
         "trace_id": message.properties.trace_id,
         "type": message.properties.type,
+        "correlation_id": message.properties.correlation_id,
+        "routing_key": delivery.routing_key,
         "attempt": delivery.attempt,
         "max_attempts": delivery.max_attempts,
     }
