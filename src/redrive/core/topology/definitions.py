@@ -210,34 +210,47 @@ def _without_vhosts(section: Any) -> Any:
 
 
 def parse_definitions(text: str | bytes, *, vhost: str = DEFAULT_VHOST) -> Definitions:
-    """What the file holds. `vhost`: where entries belong that name none (the file of one virtual host).
+    """What the file holds. `vhost`: where the entries of a file of one virtual host belong, which names none.
 
     Raises `ConfigurationError` that names the place in the file (`$.queues[3].arguments`) for what is no definitions
     file. Sections and fields that say nothing about messages are passed over.
     """
-    document = _Place("$", _loaded(text))
-    fields = document.table()
-    vhosts = [each.text("name") for each in document.entries("vhosts")]
+    return read_definitions(_loaded(text), vhost=vhost)
+
+
+def read_definitions(document: object, *, vhost: str = DEFAULT_VHOST) -> Definitions:
+    """As `parse_definitions`, of JSON loaded already: answers of the HTTP API under the names that a file has."""
+    place = _Place("$", document)
+    fields = place.table()
+    only = vhost if _is_of_one_vhost(place) else None
+    vhosts = [each.text("name") for each in place.entries("vhosts")]
     topology = Topology(
-        exchanges=tuple(_read_exchange(each, vhost) for each in document.entries("exchanges")),
-        queues=tuple(_read_queue(each, vhost) for each in document.entries("queues")),
-        bindings=tuple(_read_binding(each, vhost) for each in document.entries("bindings")),
-        policies=tuple(_read_policy(each, each, vhost) for each in document.entries("policies")),
+        exchanges=tuple(_read_exchange(each, only) for each in place.entries("exchanges")),
+        queues=tuple(_read_queue(each, only) for each in place.entries("queues")),
+        bindings=tuple(_read_binding(each, only) for each in place.entries("bindings")),
+        policies=tuple(_read_policy(each, each, only) for each in place.entries("policies")),
         operator_policies=tuple(
-            _read_policy(each, each.at("value"), vhost)
-            for each in document.entries("parameters")
+            _read_policy(each, each.at("value"), only)
+            for each in place.entries("parameters")
             if each.table().get("component") == OPERATOR_POLICY
         ),
-        version=next((document.text(name) for name in _VERSIONS if fields.get(name) is not None), None),
+        version=next((place.text(name) for name in _VERSIONS if fields.get(name) is not None), None),
     )
     _refuse_twins(topology)
     return Definitions(
         topology=topology,
-        vhosts=tuple(vhosts) or tuple(sorted(_vhosts(topology))),
-        default_types=dict(_default_types(document, vhost)),
-        permissions=tuple(_read_permission(each) for each in document.entries("permissions")),
-        users=tuple(each.table() for each in document.entries("users")),
+        vhosts=tuple(vhosts) or tuple(sorted(_vhosts(topology) if only is None else {only})),
+        default_types=dict(_default_types(place, vhost)),
+        permissions=tuple(_read_permission(each) for each in place.entries("permissions")),
+        users=tuple(each.table() for each in place.entries("users")),
     )
+
+
+def _is_of_one_vhost(place: _Place) -> bool:
+    # Of a file of one virtual host, operator policies alone name it (3.10), under the name it had there.
+    sections = ("exchanges", "queues", "bindings", "policies")
+    entries = [entry for section in sections for entry in place.entries(section)]
+    return "vhosts" not in place.table() and all(entry.table().get("vhost") is None for entry in entries)
 
 
 def _loaded(text: str | bytes) -> Any:
@@ -313,17 +326,26 @@ class _Place:
 
     def arguments(self, name: str) -> dict[str, Any]:
         place = self.at(name, {})
-        # An empty table is written as an empty list by some versions of the broker.
-        return {} if place.value == [] else dict(place.table())
+        if isinstance(place.value, list) and all(_is_pair(each) for each in place.value):
+            # So does `rabbitmqctl` write tables within tables, and some versions the empty one.
+            return dict(place.value)
+        return dict(place.table())
 
-    def vhost(self, default: str) -> str:
-        found = self.text("vhost", default)
+    def vhost(self, only: str | None) -> str:
+        """`only`: the virtual host of a file that names none."""
+        if only is not None:
+            return only
+        found = self.text("vhost", DEFAULT_VHOST)
         if not found:
             raise self.at("vhost").refuse("the name of a virtual host")
         return found
 
 
-def _read_exchange(place: _Place, vhost: str) -> Exchange:
+def _is_pair(value: object) -> bool:
+    return isinstance(value, list) and len(value) == 2 and isinstance(value[0], str)  # noqa: PLR2004
+
+
+def _read_exchange(place: _Place, only: str | None) -> Exchange:
     return Exchange(
         name=place.text("name"),
         type=place.text("type", "direct"),
@@ -331,11 +353,11 @@ def _read_exchange(place: _Place, vhost: str) -> Exchange:
         auto_delete=place.flag("auto_delete", default=False),
         internal=place.flag("internal", default=False),
         arguments=place.arguments("arguments"),
-        vhost=place.vhost(vhost),
+        vhost=place.vhost(only),
     )
 
 
-def _read_queue(place: _Place, vhost: str) -> Queue:
+def _read_queue(place: _Place, only: str | None) -> Queue:
     arguments = place.arguments("arguments")
     told = place.table().get("type")
     if "x-queue-type" not in arguments and told in (QueueType.QUORUM, QueueType.STREAM):
@@ -345,11 +367,11 @@ def _read_queue(place: _Place, vhost: str) -> Queue:
         durable=place.flag("durable", default=True),
         auto_delete=place.flag("auto_delete", default=False),
         arguments=arguments,
-        vhost=place.vhost(vhost),
+        vhost=place.vhost(only),
     )
 
 
-def _read_binding(place: _Place, vhost: str) -> Binding:
+def _read_binding(place: _Place, only: str | None) -> Binding:
     kind = place.text("destination_type", "queue")
     if kind not in ("queue", "exchange"):
         raise place.at("destination_type").refuse('"queue" or "exchange"')
@@ -358,19 +380,24 @@ def _read_binding(place: _Place, vhost: str) -> Binding:
         destination=place.text("destination"),
         routing_key=place.text("routing_key", ""),
         destination_type=kind,
-        arguments=place.arguments("arguments"),
-        vhost=place.vhost(vhost),
+        arguments={name: _void(value) for name, value in place.arguments("arguments").items()},
+        vhost=place.vhost(only),
     )
 
 
-def _read_policy(place: _Place, rule: _Place, vhost: str) -> Policy:
+def _void(value: object) -> object:
+    """No value, which a headers exchange takes as "the header is there", is written by the broker as this text."""
+    return None if value == "undefined" else value
+
+
+def _read_policy(place: _Place, rule: _Place, only: str | None) -> Policy:
     return Policy(
         name=place.text("name"),
         pattern=rule.text("pattern"),
         definition=rule.arguments("definition"),
         apply_to=rule.text("apply-to", "all"),
         priority=rule.whole("priority"),
-        vhost=place.vhost(vhost),
+        vhost=place.vhost(only),
     )
 
 
