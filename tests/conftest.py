@@ -11,6 +11,9 @@ import pytest
 from hypothesis import HealthCheck, settings
 
 import redrive
+from tests.rabbit import group_tests_that_need_a_node_alone, rabbit, rabbit_alone, rabbit_node, rabbit_proxy
+
+__all__ = ["rabbit", "rabbit_alone", "rabbit_node", "rabbit_proxy"]
 
 ROOT = Path(__file__).resolve().parent.parent
 
@@ -36,6 +39,10 @@ def pytest_sessionstart() -> None:
         signal.signal(signal.SIGINT, signal.default_int_handler)
     if os.environ.get("REDRIVE_TEST_WHEEL") and Path(redrive.__file__).is_relative_to(ROOT / "src"):
         pytest.exit(f"redrive was imported from {redrive.__file__}, not from the installed wheel", returncode=4)
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    group_tests_that_need_a_node_alone(items)
 
 
 @pytest.fixture(scope="session")

@@ -7,7 +7,7 @@
         node.kill()         # kill -9; the data stay
         node.start()        # on the same data and the same ports
 
-`rabbitmq` starts and ends nodes and hands out virtual hosts, `rabbitmq_install` finds the programs (`make servers`, that
-is `python -m redrive.testing.servers`, gets them where that is allowed), `proxy` stands between a client and a server
-and breaks the connection in every way a network does.
+`rabbitmq` starts and ends nodes and hands out virtual hosts; `rabbitmq_install` finds the programs, and
+`python -m redrive.testing.servers` gets them where that is allowed. `proxy` stands between a client and a server and
+breaks the connection in every way a network does.
 """

@@ -79,7 +79,7 @@ class GuardedProcess:
             os.kill(self.pid, number)
 
     def kill(self) -> None:
-        """kill -9, and wait until it is gone."""
+        """Kill it (SIGKILL), and wait until it is gone."""
         self.signal(signal.SIGKILL)
         self._guard.wait()
 

@@ -131,7 +131,7 @@ class RabbitServer:
 
         Raises `ServerFailed` with the server's own words for every refusal, `OSError` where it does not answer.
         """
-        request = Request(  # noqa: S310 - http, to the server of a test
+        request = Request(
             f"http://{self.host}:{self.management_port}{path}",
             method=method,
             data=None if body is None else json.dumps(body).encode(),
@@ -224,7 +224,7 @@ class RabbitNode(RabbitServer):
             self._server.stop(timeout_s=_STOP_S)
 
     def kill(self) -> None:
-        """kill -9 of the server."""
+        """End the server by `kill -9`."""
         if self._server is not None:
             self._server.kill()
 

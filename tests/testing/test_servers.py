@@ -1,0 +1,82 @@
+"""Private servers: they answer, keep their data over a kill, and never outlive their owner."""
+
+from __future__ import annotations
+
+import json
+import os
+import select
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+from redrive.testing.servers.processes import free_ports
+from tests.conftest import PATIENCE
+from tests.rabbit import Rabbit, RabbitAlone
+
+QUEUES = "/api/queues/{vhost}"
+
+
+def test_every_test_gets_an_empty_virtual_host(rabbit: Rabbit) -> None:
+    queues = rabbit.server.api("GET", f"/api/queues/{rabbit.vhost.name}")
+
+    assert [] == queues
+    assert rabbit.url.endswith(f"@127.0.0.1:{rabbit.server.amqp_port}/{rabbit.vhost.name}")
+
+
+def test_a_killed_node_starts_again_with_its_data_on_the_same_ports(rabbit_alone: RabbitAlone) -> None:
+    node, queues = rabbit_alone.node, QUEUES.format(vhost=rabbit_alone.vhost.name)
+    node.api("PUT", f"{queues}/orders", {"durable": True})
+    before = (node.amqp_port, node.management_port)
+
+    node.kill()
+    assert not node.is_running
+    node.start()
+
+    assert before == (node.amqp_port, node.management_port)
+    assert ["orders"] == [queue["name"] for queue in node.api("GET", queues)]
+
+
+def test_definitions_are_imported_by_the_servers_own_tool(rabbit_alone: RabbitAlone) -> None:
+    node, vhost = rabbit_alone.node, rabbit_alone.vhost.name
+    queue = {"name": "orders", "vhost": vhost, "durable": True, "auto_delete": False, "arguments": {}}
+
+    node.import_definitions(json.dumps({"queues": [queue]}))
+
+    assert ["orders"] == [queue["name"] for queue in node.api("GET", QUEUES.format(vhost=vhost))]
+
+
+OWNER = """
+import sys
+from redrive.testing.servers.processes import GuardedProcess
+from pathlib import Path
+folder = Path(sys.argv[1])
+server = GuardedProcess(["sleep", "600"], log=folder / "log", folder=folder)
+print(server.pid, flush=True)
+sys.stdin.read()
+"""
+
+
+def test_a_server_ends_and_its_folder_goes_when_its_owner_is_killed(tmp_path: Path) -> None:
+    folder = tmp_path / "server"
+    folder.mkdir()
+    command = [sys.executable, "-c", OWNER, str(folder)]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as owner:
+        assert owner.stdout is not None
+        server = os.pidfd_open(int(owner.stdout.readline()))
+
+        owner.kill()
+
+        ended, _, _ = select.select([server], [], [], PATIENCE.total_seconds())
+        assert [server] == ended
+    deadline = time.monotonic() + PATIENCE.total_seconds()
+    while folder.exists() and time.monotonic() < deadline:
+        time.sleep(0.02)  # sleep: another process removes it, which sets no event of ours
+    assert not folder.exists()
+
+
+def test_free_ports_are_different_and_outside_the_range_clients_use() -> None:
+    ports = free_ports(20)
+
+    assert 20 == len(set(ports))
+    assert max(ports) < 32_768
