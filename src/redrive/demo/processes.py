@@ -14,7 +14,7 @@ from typing import Any, Final
 
 from redrive.runtime.hosting import LIFELINE
 
-STOP_WAIT_S: Final = 15.0
+STOP_WAIT_S: Final = 30.0
 """A child that has not ended so long after SIGTERM is killed."""
 
 TAIL_LINES: Final = 15

@@ -32,11 +32,11 @@ MAIN_QUEUE: Final = "courier-events-main"
 DLQ_QUEUE: Final = "courier-events-dlq"
 SOURCE: Final = "courier-x"
 
-FAST_POLICY: Final = {"RETRY_BACKOFF_BASE_MS": "200", "DOWNSTREAM_TIMEOUT_MS": "300"}
+FAST_POLICY: Final = {"RETRY_BACKOFF_BASE_MS": "300", "DOWNSTREAM_TIMEOUT_MS": "1000"}
 """The example's own policy waits up to 15 s between attempts; the tour lasts seconds. What the user set wins."""
 
-UP_WAIT_S: Final = 30.0
-ACT_WAIT_S: Final = 40.0
+UP_WAIT_S: Final = 60.0
+ACT_WAIT_S: Final = 120.0
 POLL_S: Final = 0.05
 
 PAUSE_S: Final = 10.0

@@ -146,16 +146,17 @@ class _Signals:
 
     def _watch(self) -> None:
         while numbers := os.read(self._read, 64):
+            # What lies in the pipe together came together, however long this thread is kept from looking at it.
+            now = time.monotonic()
             for number in numbers:
                 if number == 0:
                     return
                 if number in _SIGNALS:
-                    self._heard(number)
+                    self._heard(number, at=now)
 
-    def _heard(self, number: int) -> None:
-        now, before = time.monotonic(), self._heard_at
-        self._heard_at = now
-        if self.count and now - before < ECHO_S:
+    def _heard(self, number: int, *, at: float) -> None:
+        before, self._heard_at = self._heard_at, at
+        if self.count and at - before < ECHO_S:
             return
         self.count += 1
         if self.count == 1:
