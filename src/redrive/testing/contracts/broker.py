@@ -30,7 +30,7 @@ from redrive.testing.samples import (
 
 WHY = Reason(code="TEST", text="the suite asked for it")
 LARGEST_TRIED_BYTES = 64 * 1024 * 1024
-WAKE_LIMIT_S = 5.0
+WAKE_LIMIT_S = 30.0
 
 
 class BrokerContract(Contract):
