@@ -68,7 +68,7 @@ def publish(
         arguments = {**common, "content_type": options.content_type or _content_type(body)}
         return await service.publish(queue, [(body, arguments)])
 
-    _finish(where.run(work, may_create=True), is_json=where.is_json)
+    _finish(where.run(work, may_create=True), to=options.exchange or queue, is_json=where.is_json)
 
 
 def _warn_of(queue: str, consumed: tuple[str, ...], *, is_json: bool) -> None:
@@ -178,13 +178,13 @@ def _batches(lines: Iterator[bytes]) -> Iterator[list[bytes]]:
         yield batch
 
 
-def _finish(receipt: Receipt, *, is_json: bool) -> None:
+def _finish(receipt: Receipt, *, to: str, is_json: bool) -> None:
     if is_json:
         from redrive.views import receipt_document
 
         print_json(receipt_document(receipt))
     else:
-        say(f"{plural(receipt.published, 'message')} sent to {receipt.queue}.")
+        say(f"{plural(receipt.published, 'message')} sent to {to}.")
         if receipt.duplicates:
             note(f"{plural(receipt.duplicates, 'message')} had a key the queue knows already: not sent again.")
         if receipt.conflicts:

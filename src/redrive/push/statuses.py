@@ -15,6 +15,7 @@ from __future__ import annotations
 import functools
 import inspect
 import random
+import time
 from collections.abc import Awaitable, Callable
 from typing import Any, Final, TypeAlias
 
@@ -74,13 +75,17 @@ def too_early_wait_ms(u: float | None = None) -> Millis:
     return WAIT_MIN_MS + int(draw * (WAIT_MAX_MS - WAIT_MIN_MS))
 
 
+def _wall_ms() -> UnixMs:
+    return time.time_ns() // 1_000_000
+
+
 def status_handler(
-    handler: Callable[..., Any], *, gives_up_on_4xx: bool = False, clock: Callable[[], UnixMs]
+    handler: Callable[..., Any], *, gives_up_on_4xx: bool = False, clock: Callable[[], UnixMs] = _wall_ms
 ) -> Callable[..., Awaitable[Any]]:
     """An async handler that returns or raises a status, under the rules of this module instead of redrive's own.
 
     Register it with `http_status=True`. A status is an int, or anything with `.status_code`, raised ones too. The
-    answer's `.headers`, where it has any, are asked for Retry-After. `clock` gives the time in unix ms.
+    answer's `.headers`, where it has any, are asked for Retry-After; `clock` (unix ms) is what its date is seen from.
     """
 
     @functools.wraps(handler)
