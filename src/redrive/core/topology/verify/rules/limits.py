@@ -72,6 +72,23 @@ def _delivery_limit(at: _At) -> Iterator[Finding]:
     )
 
 
+def _no_limit_before_its_time(at: _At) -> Iterator[Finding]:
+    """-1 means "none" from 4.0 on. Before, a quorum queue takes it for a limit that the first return is beyond."""
+    situation, queue, setting = at.situation, at.queue, at.setting
+    said = [source.value for source in setting.sources.get("delivery-limit", ())]
+    if situation.version is None or situation.version >= _FIRST_UNLIMITED or not said or min(said) >= 0:
+        return
+    fate = "dropped" if setting.dead_letter_exchange is None else "dead-lettered"
+    yield _of(
+        "L1",
+        Severity.ERROR,
+        queue,
+        f'"{queue.name}" has a delivery limit of {min(said)}, which means none from RabbitMQ 4.0 on only: here '
+        f"a message is "
+        f"{fate} when it comes back for the first time.",
+    )
+
+
 def _rejects(at: _At) -> Iterator[Finding]:
     situation, queue, setting = at.situation, at.queue, at.setting
     if setting.dead_letter_exchange is None and situation.roles[queue] is Role.CONSUMED:
@@ -319,11 +336,6 @@ def _refused(at: _At) -> Iterator[Finding]:
             f"or it has no "
             "effect.",
         )
-    limit = arguments.get("x-delivery-limit")
-    if version is not None and version < _FIRST_UNLIMITED and isinstance(limit, int) and limit < 0:
-        yield _of(
-            "L29", Severity.ERROR, queue, f'"{queue.name}" has x-delivery-limit {limit}, which needs RabbitMQ 4.0.'
-        )
     for odd in (*setting.odd, *_odd_words(setting)):
         yield _of("L29", Severity.ERROR, queue, f'"{queue.name}" has a value that is none: {odd}.')
 
@@ -352,6 +364,6 @@ def _durable(at: _At) -> Iterator[Finding]:
 
 
 _RULES: Final = (
-    _delivery_limit, _rejects, _expiry, _strategy, _length, _lease, _policies, _wait, _nothing_to_do, _refused,
-    _durable,
+    _delivery_limit, _no_limit_before_its_time, _rejects, _expiry, _strategy, _length, _lease, _policies, _wait,
+    _nothing_to_do, _refused, _durable,
 )  # fmt: skip

@@ -43,6 +43,7 @@ def _automatic(situation: Situation) -> Iterator[Finding]:
         consumed = [node.queue.name for node in cycle if situation.roles[node.queue] is Role.CONSUMED]
         by_limit = Cause.LIMIT in causes.values()
         is_sure = all(is_literal(key) for node in cycle for key in node.keys)
+        is_sure = is_sure and not (by_limit and situation.version is None and _by_default(situation, cycle))
         severity = Severity.ERROR if is_sure and (by_limit or not consumed) else Severity.WARNING
         path = shown_cycle(situation, cycle, causes.__getitem__)
         confirmed = all(situation.dead_lettering[node.queue].is_confirmed for node in cycle)
@@ -58,6 +59,12 @@ def _automatic(situation: Situation) -> Iterator[Finding]:
             story=f"A message that goes round {' → '.join(path)}{when} has met no rejection on its way and {fate}.",
             path=path,
         )
+
+
+def _by_default(situation: Situation, cycle: list[Node]) -> bool:
+    """A delivery limit nobody set, which a broker older than 4.0 does not have."""
+    limits = [situation.settings[node.queue].decided_by("delivery-limit") for node in cycle]
+    return any(limit is not None and limit.kind == "default" for limit in limits)
 
 
 def _cause(situation: Situation, queue: QueueId) -> Cause:
