@@ -183,6 +183,7 @@ def _rabbitmq(wanted: _Wanted) -> Backend:
         letters=letters,
         jobs=jobs,
         backup=lambda target: asyncio.to_thread(backup, file.path, target),
+        send_leftovers=lambda limit: ledger.send_leftovers(limit=limit),
         local_store=str(file.path),
     )
 

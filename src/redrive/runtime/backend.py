@@ -25,7 +25,9 @@ class Backend:
     """What stands behind one URL. `url` has its credentials masked. The ledger opens and closes the others.
 
     `backup`: copies everything of the file into a new one while others go on working; None where there is no file.
-    `local_store`: the file on this host that keeps claims and letters beside a broker other hosts use too.
+    `send_leftovers`: sends at most so many messages that transactions of dead processes left in the store; None where
+    they lie in the broker itself. `local_store`: the file of this host that keeps claims and letters beside a broker
+    other hosts use too.
     """
 
     url: str
@@ -35,6 +37,7 @@ class Backend:
     letters: LetterStore
     jobs: JobStore
     backup: Callable[[Path], Awaitable[None]] | None = None
+    send_leftovers: Callable[[int], Awaitable[int]] | None = None
     local_store: str | None = None
 
     @property

@@ -121,13 +121,13 @@ class Delivery:
     @property
     def routing_key(self) -> str:
         """What the message was first published with, whatever way it came back after a failure."""
-        key = self._message.properties.routing_key
+        key = self._origin()[1]
         return self.queue if key is None else key
 
     @property
     def exchange(self) -> str:
         """Where the message was first published to; "" straight to a queue."""
-        return self._message.properties.exchange or ""
+        return self._origin()[0] or ""
 
     @property
     def tenant(self) -> str | None:
@@ -143,23 +143,6 @@ class Delivery:
     def trace_id(self) -> str | None:
         """The trace this message belongs to, as published."""
         return self._message.properties.trace_id
-
-    @property
-    def routing_key(self) -> str | None:
-        """The routing key the message was first published with, whichever way it came back since; None on a broker
-        without exchanges.
-        """
-        return self._origin()[1]
-
-    @property
-    def exchange(self) -> str | None:
-        """The exchange the message was first published to ("": none, straight to the queue); None on a broker without
-        exchanges.
-        """
-        return self._origin()[0]
-
-    def _origin(self) -> tuple[str | None, str | None]:
-        return origin_of(self._message, queue=self.queue, wiring=self._host.app.topology.wiring(self.queue))
 
     @property
     def deadline(self) -> UnixMs | None:
@@ -249,6 +232,9 @@ class Delivery:
     def _show(self, body: bytes) -> None:
         """Let the handler see this body; what is stored stays as it is."""
         self._message = replace(self._message, body=body, original=self._message.original_body)
+
+    def _origin(self) -> tuple[str | None, str | None]:
+        return origin_of(self._message, queue=self.queue, wiring=self._host.app.topology.wiring(self.queue))
 
     def _inherited(self, arguments: dict[str, Any]) -> dict[str, Any]:
         return {"tenant": self.tenant, "trace_id": self.trace_id, **arguments}

@@ -33,6 +33,9 @@ from redrive.core.ports import Clock, End, Taken
 from redrive.core.settlement import Reason
 from redrive.core.signals import DeadLetter, Requeue, RetryLater, Signal
 from redrive.core.text import cut_head
+from redrive.core.topology.ladder import has_ladder
+from redrive.core.topology.model import EMPTY, Topology
+from redrive.core.topology.ways import way_back
 from redrive.core.units import Millis, UnixMs
 from redrive.runtime.child import TRACEBACK_NOTE
 from redrive.runtime.consumer import Consumer
@@ -51,19 +54,29 @@ BROKEN_POLICY_DELAY_MS: Final[Millis] = 60_000
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Ended:
-    """A decided end and what is told about it. `failure` None: the handler did not fail."""
+    """A decided end and what is told about it. `failure` None: the handler did not fail. `asked_delay_ms`: the delay
+    the handler or the other side asked for, where the queue's wiring does not have it.
+    """
 
     delivery: Delivery
     end: End
     duration_ms: Millis | None = None
     failure: Failure | None = None
+    asked_delay_ms: Millis | None = None
 
 
 class Endings:
-    """The ends of one consumer's deliveries."""
+    """The ends of one consumer's deliveries. `topology`: where the broker has one; its wiring tells which delays a
+    retry can have.
+    """
 
-    def __init__(self, consumer: Consumer, *, system: str, clock: Clock, worker: str) -> None:
+    def __init__(
+        self, consumer: Consumer, *, system: str, clock: Clock, worker: str, topology: Topology = EMPTY
+    ) -> None:
         self._consumer = consumer
+        wiring = topology.wiring(consumer.queue)
+        self._retry_wiring = None if wiring is None else wiring.retry
+        self._with_ladder = has_ladder(topology)
         self._system = system
         self._clock = clock
         self._worker = worker
@@ -185,11 +198,27 @@ class Endings:
             reason = self._worker_lost(settled.reason) if failure.code == WORKER_LOST else settled.reason
             return self._dead(delivery, reason, entry=entry, failure=failure, now=now, duration_ms=duration_ms)
         assert isinstance(settled, settlement.Retry), settled
-        entry = dataclasses.replace(entry, next_delay_ms=settled.due_at - now)
-        end = End(taken=delivery._taken, settlement=settled, entry=entry)
-        return Ended(delivery=delivery, end=end, duration_ms=duration_ms, failure=failure)
+        asked_ms = settled.due_at - now
+        delay_ms = self._carried(asked_ms)
+        if delay_ms != asked_ms:
+            settled = dataclasses.replace(settled, due_at=now + delay_ms)
+        entry = dataclasses.replace(entry, next_delay_ms=delay_ms)
+        is_told = delay_ms != asked_ms and _asked_for(outcome)
+        return Ended(
+            delivery=delivery,
+            end=End(taken=delivery._taken, settlement=settled, entry=entry),
+            duration_ms=duration_ms,
+            failure=failure,
+            asked_delay_ms=asked_ms if is_told else None,
+        )
 
     # ------------------------------------------------------------------------------------------- parts
+
+    def _carried(self, delay_ms: Millis) -> Millis:
+        """The delay the queue's wiring has for this one."""
+        if self._retry_wiring is None:
+            return delay_ms
+        return way_back(self._retry_wiring, delay_ms, with_ladder=self._with_ladder).delay_ms
 
     def _next_body(self, delivery: Delivery) -> bytes | None:
         name = self._consumer.attempt_field
@@ -269,6 +298,13 @@ def _letter_of(message: Message) -> str | None:
     """The letter a redriven copy came from."""
     letter_id = message.headers.get(HEADER_LETTER) if message.headers else None
     return letter_id if isinstance(letter_id, str) else None
+
+
+def _asked_for(outcome: Failure | Signal) -> bool:
+    """Whether the delay is somebody's wish, not just the policy's backoff."""
+    if isinstance(outcome, Failure):
+        return outcome.retry_after_ms is not None
+    return isinstance(outcome, RetryLater) and outcome.delay_ms is not None
 
 
 def is_hand_back(ended: Ended) -> bool:

@@ -49,9 +49,13 @@ def make_outgoing(
     once: bool = False,
     digest: str | None = None,
     exchange: str = "",
+    keyed: bool = False,
     **properties: Any,
 ) -> Outgoing:
-    """The arguments of `Redrive.publish` as a message ready to send. Raises `InvalidMessageError`; nothing is sent."""
+    """The arguments of `Redrive.publish` as a message ready to send. `keyed`: an id that is made here is the key, too.
+
+    Raises `InvalidMessageError`; nothing is sent.
+    """
     if not queue and not exchange:
         raise InvalidMessageError("A message needs a queue to go to. Nothing was sent.")
     for text in (message_id, idempotency_key, trace_id):
@@ -67,11 +71,12 @@ def make_outgoing(
         raise InvalidMessageError(
             f'The body for "{queue}" has {len(body)} bytes, more than max_body_bytes ({max_body_bytes}). Not sent.'
         )
+    own_id = new_message_id(now) if message_id is None or not message_id.strip() else message_id
     message = Message(
-        id=new_message_id(now) if message_id is None or not message_id.strip() else message_id,
+        id=own_id,
         body=body,
         content_type=found_type if content_type is None else content_type,
-        key=_key(idempotency_key, message_id),
+        key=messages.idempotency_key(idempotency_key, own_id if keyed else message_id),
         tenant=tenant,
         priority=priority,
         published_at=now,
@@ -147,10 +152,6 @@ def _check_text(text: object) -> None:
 
 def _is_clean(text: str) -> bool:
     return "\x00" not in text and (text.isascii() or clean(text) == text)
-
-
-def _key(key: str | None, message_id: str | None) -> str | None:
-    return messages.idempotency_key(key, message_id)
 
 
 def _properties(given: Mapping[str, Any], message_type: str | None, trace_id: str | None) -> Properties:

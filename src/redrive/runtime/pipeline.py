@@ -37,6 +37,7 @@ from redrive.core.letters.letter import AttemptOutcome
 from redrive.core.message import Message
 from redrive.core.ports import End, Taken
 from redrive.core.signals import Requeue, Signal
+from redrive.core.topology.model import EMPTY
 from redrive.core.units import Millis
 from redrive.errors import RedriveError
 from redrive.runtime.consumer import Consumer, Kind
@@ -85,7 +86,14 @@ class Pipeline:
         self._events = app.events
         self._gate = gate
         self._worker = worker
-        self._endings = Endings(consumer, system=app.name, clock=app.clock, worker=worker)
+        has_exchanges = app.backend.features.exchanges
+        self._endings = Endings(
+            consumer,
+            system=app.name,
+            clock=app.clock,
+            worker=worker,
+            topology=app.wired_topology() if has_exchanges else EMPTY,
+        )
         self._throttle = Throttle(consumer, app.clock, app.events)
         self._runner = self._make_runner()
         self._processed: list[Processed] = []

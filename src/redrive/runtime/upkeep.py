@@ -1,6 +1,7 @@
 """Upkeep: one loop, small duties, beside the handlers of every worker.
 
 - take over redrive jobs whose runner is gone, or that wait for one;
+- send what handlers published inside transactions of workers that are gone since (where broker and store are two);
 - prune claims whose time is over, and expired letters a person has closed or redriven, in bounded batches.
 
 Every worker does all of it; a duty is one short write or a lease that only one can hold, so the others find nothing
@@ -47,15 +48,30 @@ class Upkeep:
         self._redriver = Redriver(backend, clock, events)
 
     async def run(self) -> None:
-        """Both loops, side by side: a long redrive does not keep records from being pruned."""
+        """All loops, side by side: a long redrive does not keep records from being pruned."""
         async with asyncio.TaskGroup() as group:
             group.create_task(self._repeat(self.resume_jobs, JOBS_INTERVAL_MS))
+            group.create_task(self._repeat(self.send_leftovers, JOBS_INTERVAL_MS))
             group.create_task(self._repeat(self.prune, self._interval_ms))
 
     async def resume_jobs(self) -> None:
         """Carry out every redrive job nobody holds, one after the other."""
         while await self._redriver.run(None, owner=self._owner) is not None:
             pass
+
+    async def send_leftovers(self) -> None:
+        """Send what the transactions of dead workers left."""
+        send = self._backend.send_leftovers
+        if send is None:
+            return
+        count = 0
+        for _ in range(MAX_BATCHES):
+            sent = await send(PRUNE_BATCH)
+            count += sent
+            if sent < PRUNE_BATCH:
+                break
+        if count:
+            self._events.emit("upkeep.leftovers_sent", count=count)
 
     async def prune(self) -> None:
         """One round over claims and letters."""

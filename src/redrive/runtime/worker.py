@@ -19,6 +19,8 @@ import socket
 from collections.abc import Coroutine, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
+from redrive.core.idempotency import Acquired, ClaimState
+from redrive.core.ports import ClaimEnd, End
 from redrive.core.units import Millis
 from redrive.errors import ConfigurationError
 from redrive.runtime.gate import Gate
@@ -126,6 +128,8 @@ class Worker:
         upkeep = Upkeep(app.backend, clock, app.events, owner=self.name, interval_ms=app.settings.upkeep_interval_ms)
         beside = [asyncio.create_task(job) for job in (upkeep.run(), self._expire(keeper))]
         keeper.start()
+        if app.backend.local_store is not None:
+            app.events.emit("store.is_local", store=app.backend.local_store, broker=app.backend.url)
         app.events.emit("worker.started", worker=self.name, queues=list(self.queues), pid=os.getpid())
         try:
             for each in pipelines:
@@ -192,12 +196,25 @@ class Worker:
         self.app.events.emit("worker.stopped", worker=self.name, handed_back=handed_back)
 
     def last_resort(self) -> None:
-        """The loop does not come back: hand back from another thread, as far as the ledger lets us."""
+        """The loop does not come back: hand back from another thread, as far as the broker lets us. One whose
+        deliveries belong to a connection takes them back by itself when this process ends; only the claims are then
+        released here, so that nobody waits for them.
+        """
         ends = [end for each in self._pipelines for end in each.last_ends()]
-        if ends:
-            ledger = self.app.backend.ledger
-            with contextlib.suppress(Exception):
-                asyncio.run(asyncio.wait_for(ledger.commit(ends), HAND_BACK_WAIT_MS / 1_000))
+        if not ends:
+            return
+        backend = self.app.backend
+        hand_back = backend.ledger.commit(ends) if backend.features.leases else backend.claims.finish(_releases(ends))
+        with contextlib.suppress(Exception):
+            asyncio.run(asyncio.wait_for(hand_back, HAND_BACK_WAIT_MS / 1_000))
+
+
+def _releases(ends: Sequence[End]) -> list[ClaimEnd]:
+    """How the claims of these deliveries end that are handed back."""
+    verdicts = [end.taken.verdict for end in ends]
+    refs = [verdict.ref for verdict in verdicts if isinstance(verdict, Acquired)]
+    refs += [end.taken.counted for end in ends if end.taken.counted is not None]
+    return [ClaimEnd(ref=ref, state=ClaimState.RECEIVED) for ref in refs]
 
 
 def _own_name() -> str:
