@@ -76,8 +76,13 @@ def test_files_of_secrets_are_checked_and_not_shown(cli: Cli, here: Path) -> Non
         assert "s3cr3t" not in ran.err
 
 
-def test_the_queue_of_an_apps_own_consumer_is_refused(cli: Cli) -> None:
-    ran = cli("push", "orders", "https://service.example/", "--app", "shop:app")
+async def test_with_an_app_its_broker_is_used_and_its_own_consumer_is_not(start: Start, redrive: Cli) -> None:
+    redrive("publish", "orders", '{"n": 1}', "--app", "shop:app")
+    async with endpoint() as service:
+        process = start("push", "orders", service.url, "--app", "shop:app", "--allow-private")
+        await process.until(lambda: service.requests)
+        process.tell()
+        code = await process.ended()
 
-    assert 2 == ran.code
-    assert "has a consumer already" in ran.err
+    assert 0 == code
+    assert "handled" not in process.text()

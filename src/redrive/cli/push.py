@@ -15,6 +15,7 @@ from redrive.errors import ConfigurationError
 
 if TYPE_CHECKING:
     from redrive.core.policy.retry import Retry
+    from redrive.runtime.app import Redrive
 
 MAX_SECRET_FILE_BYTES: Final = 65_536
 
@@ -156,11 +157,20 @@ def push(
     from redrive.cli.target import find_app
     from redrive.push import push_to
 
-    found = find_app(app, broker, may_create=True)
+    pusher = _beside(find_app(app, broker, may_create=True))
     arguments = {**request.arguments(), **policy.arguments()}
-    push_to(found, queue, url, concurrency=concurrency, **arguments)
+    push_to(pusher, queue, url, concurrency=concurrency, **arguments)
     options = Hosting(queues=(queue,), address=parse_address(http), grace=grace, is_json=is_json)
-    raise typer.Exit(host_app(found, options))
+    raise typer.Exit(host_app(pusher, options))
+
+
+def _beside(found: Redrive) -> Redrive:
+    """An app with the same broker, settings, topology and subscribers, and none of the consumers."""
+    from redrive.runtime.app import Redrive
+
+    made = Redrive(found.name, settings=found.settings, topology=found.topology)
+    made.events = found.events
+    return made
 
 
 def _lines(path: Path | None, option: str) -> list[str]:
