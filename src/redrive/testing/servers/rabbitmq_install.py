@@ -23,9 +23,6 @@ _PROGRAM_FOLDERS: Final = (
 )
 _NEWER_FOLDER_VARIABLE: Final = "REDRIVE_TEST_RABBITMQ_4_FOLDER"
 
-COMPLETE: Final = ".redrive-complete"
-"""Lies in the folder once everything is unpacked: what was interrupted before that is not used."""
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Install:
@@ -69,7 +66,7 @@ def _of_the_system() -> Install | None:
 
 def _in_a_folder(root: Path) -> Install | None:
     programs = root / "usr" / "lib" / "rabbitmq" / "bin"
-    if not (programs / "rabbitmq-server").exists() or not (root / COMPLETE).exists() or os.geteuid() != 0:
+    if not (programs / "rabbitmq-server").exists() or os.geteuid() != 0:
         return None
     return Install(version=_version(programs), programs=Path("/usr/lib/rabbitmq/bin"), root=root)
 
