@@ -28,7 +28,7 @@ class Node(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Hop:
-    """One step of dead-lettering. `is_sure`: the message certainly has this key."""
+    """One step of dead-lettering. `is_sure`: it does not depend on a key nobody knows."""
 
     target: Node
     exchange: str
@@ -50,13 +50,20 @@ def hops(situation: Situation, node: Node) -> list[Hop]:
         return []
     keys, route = onward
     exchange = situation.settings[node.queue].dead_letter_exchange or DEFAULT
-    is_sure = all(is_literal(key) for key in keys)
-    if exchange == DEFAULT and not is_sure:
+    sure = is_sure(situation, node)
+    if exchange == DEFAULT and not sure:
         return []
     return [
-        Hop(target=Node(target, situation.arrival(target, exchange, keys)), exchange=exchange, is_sure=is_sure)
+        Hop(target=Node(target, situation.arrival(target, exchange, keys)), exchange=exchange, is_sure=sure)
         for target in sorted(route.queues)
     ]
+
+
+def is_sure(situation: Situation, node: Node) -> bool:
+    """Where a message goes that dies here does not depend on a key nobody knows."""
+    setting = situation.settings[node.queue]
+    is_known = setting.dead_letter_key is not None or all(is_literal(key) for key in node.keys)
+    return is_known or situation.router.type_of(node.queue.vhost, setting.dead_letter_exchange or DEFAULT) == "fanout"
 
 
 def shown_cycle(situation: Situation, cycle: Iterable[Node], cause: Callable[[QueueId], str]) -> tuple[str, ...]:
@@ -164,7 +171,7 @@ def after_waiting(situation: Situation, begin: Iterable[tuple[Node, tuple[str, .
     waits: dict[QueueId, None] = {}
     seen: set[Node] = set()
     waiting = deque(begin)
-    is_sure = True
+    sure = True
     while waiting and len(seen) < MANY_STEPS:
         node, path = waiting.popleft()
         if node in seen or situation.roles.get(node.queue) is not Role.WAITING:
@@ -172,11 +179,11 @@ def after_waiting(situation: Situation, begin: Iterable[tuple[Node, tuple[str, .
         seen.add(node)
         waits[node.queue] = None
         for hop in hops(situation, node):
-            is_sure = is_sure and hop.is_sure
+            sure = sure and hop.is_sure
             onward = (*path, node.queue.name, f"({Cause.EXPIRED})", named(hop.exchange))
             if situation.roles[hop.target.queue] is Role.CONSUMED:
                 arrivals.setdefault(hop.target.queue, (*onward, hop.target.queue.name))
                 last.setdefault(hop.target.queue, node)
             else:
                 waiting.append((hop.target, onward))
-    return Return(arrivals=arrivals, waits=tuple(waits), last=last, is_sure=is_sure)
+    return Return(arrivals=arrivals, waits=tuple(waits), last=last, is_sure=sure)

@@ -14,8 +14,14 @@ def found(situation: Situation, before: Situation | None) -> Iterator[Finding]:
         if not lettering.is_confirmed:
             continue
         setting = situation.settings[queue]
-        by = [setting.decided_by(key) for key in ("dead-letter-strategy", "overflow")]
-        policies = sorted({source.name for source in by if source is not None and source.kind != "argument"})
+        policies = sorted(
+            {
+                said[0].name
+                for key in ("dead-letter-strategy", "overflow")
+                if (said := setting.sources[key])
+                and not any(each.kind == "argument" and each.value == said[0].value for each in said)
+            }
+        )
         if policies:
             yield Finding(
                 code="L15",

@@ -5,10 +5,19 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from redrive.core.topology.verify.findings import Finding, Severity
-from redrive.core.topology.verify.patterns import is_literal
 from redrive.core.topology.verify.routing import DEFAULT, Keys, QueueId
 from redrive.core.topology.verify.situation import AUTOMATIC, Cause, Role, Situation
-from redrive.core.topology.verify.ways import Hop, Node, Return, after_waiting, cycles, hops, nodes, shown_cycle
+from redrive.core.topology.verify.ways import (
+    Hop,
+    Node,
+    Return,
+    after_waiting,
+    cycles,
+    hops,
+    is_sure,
+    nodes,
+    shown_cycle,
+)
 from redrive.core.topology.verify.wording import named, quoted
 from redrive.core.topology.wiring import RejectRetry, TierRetry
 
@@ -42,9 +51,9 @@ def _automatic(situation: Situation) -> Iterator[Finding]:
         causes = {node.queue: _cause(situation, node.queue) for node in cycle}
         consumed = [node.queue.name for node in cycle if situation.roles[node.queue] is Role.CONSUMED]
         by_limit = Cause.LIMIT in causes.values()
-        is_sure = all(is_literal(key) for node in cycle for key in node.keys)
-        is_sure = is_sure and not (by_limit and situation.version is None and _by_default(situation, cycle))
-        severity = Severity.ERROR if is_sure and (by_limit or not consumed) else Severity.WARNING
+        sure = all(is_sure(situation, node) for node in cycle)
+        sure = sure and not (by_limit and situation.version is None and _by_default(situation, cycle))
+        severity = Severity.ERROR if sure and (by_limit or not consumed) else Severity.WARNING
         path = shown_cycle(situation, cycle, causes.__getitem__)
         confirmed = all(situation.dead_lettering[node.queue].is_confirmed for node in cycle)
         fate = "stays stuck in the queue before" if confirmed else "is dropped there"
