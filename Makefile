@@ -1,6 +1,7 @@
 # redrive: what a developer types. Needs Python 3.11 or newer and make; everything else lands in .venv.
 #
 #   make setup      create .venv, install what the lock names, build and install the wheel
+#   make servers    get the RabbitMQ that tests run on (Debian and root; else it says what is missing)
 #   make demo       the tour: signed webhooks come in, some fail, some land in front of you
 #   make test       all tests, against the built wheel
 #   make check      ruff, mypy, pyright, layers, tidy: what CI runs first
@@ -24,7 +25,7 @@ PYTEST_ARGS ?=
 BENCH_ARGS ?=
 CAMPAIGN_ARGS ?=
 
-.PHONY: help setup demo test check bench campaign docs lock clean
+.PHONY: help setup servers demo test check bench campaign docs lock clean
 
 help:
 	@sed -n 's/^#   \(make .*\)/  \1/p' Makefile
@@ -46,11 +47,15 @@ setup: .venv/stamp-wheel
 	$(PIP) install --no-deps --no-index --force-reinstall dist/redrive-*.whl
 	@touch $@
 
+# Tests start private nodes of what this finds or installs; no server is left running.
+servers: setup
+	@$(BIN)/python -m redrive.testing.servers
+
 # With a terminal the tour waits for you; without one it runs its story once and ends.
 demo: setup
 	@if [ -t 0 ] && [ -t 1 ]; then $(BIN)/redrive demo; else $(BIN)/redrive demo --once; fi
 
-test: setup
+test: setup servers
 	REDRIVE_TEST_WHEEL=1 HYPOTHESIS_PROFILE=ci $(BIN)/python -m pytest -q -n $(JOBS) --dist loadgroup $(PYTEST_ARGS)
 
 check: setup
@@ -61,10 +66,10 @@ check: setup
 	$(BIN)/lint-imports
 	$(BIN)/python -m pytest -q tests/test_tidy.py tests/test_architecture.py
 
-bench: setup
+bench: setup servers
 	$(BIN)/python -m bench $(BENCH_ARGS)
 
-campaign: setup
+campaign: setup servers
 	$(BIN)/python -m campaign $(CAMPAIGN_ARGS)
 	REDRIVE_TEST_LETTERS=1000000 $(BIN)/python -m pytest -q tests/service/test_many_letters.py
 
@@ -76,7 +81,7 @@ LOCK := uv pip compile pyproject.toml --universal --python-version 3.11 --genera
 	--no-emit-index-url --no-emit-find-links --custom-compile-command "make lock"
 lock:
 	$(LOCK) -o requirements.lock
-	$(LOCK) --group dev --extra pydantic -o requirements-dev.lock
+	$(LOCK) --group dev --extra pydantic --extra rabbitmq -o requirements-dev.lock
 
 clean:
 	rm -rf .venv dist out .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache
