@@ -27,6 +27,7 @@ from redrive.core.topology.equivalence import (
 )
 from redrive.core.topology.fit import for_version
 from redrive.core.topology.ladder import is_level
+from redrive.core.topology.migration import can_migrate, holding_name
 from redrive.core.topology.model import Binding, Exchange, Policy, Queue, QueueType, Topology, ttl_of
 from redrive.core.topology.names import check_names
 from redrive.core.topology.verify.effective import Policies, effective, parse_version
@@ -206,7 +207,7 @@ class _Compared:
                     entity=queue,
                     have=have,
                     consequence=consequences.of_changed_queue(have, differences, version=self.have.version),
-                    needs=Needs.MIGRATION,
+                    needs=Needs.MIGRATION if can_migrate(queue, have) else Needs.PERSON,
                     differences=differences,
                     notes=(*consequences.by_policy(differences), *self._said_by_policies(have)),
                     is_drift=True,
@@ -243,8 +244,12 @@ class _Compared:
             foreign = (exchange.vhost, exchange.name) not in exchanges and not is_built_in(exchange.name)
             if foreign and self._concerns(exchange):
                 yield _extra(Kind.EXCHANGE, exchange, "Left alone; nothing of this topology publishes to it.")
+        holding = {(queue.vhost, holding_name(queue.name)) for queue in self.want.queues}
         for queue in sorted(self.have.queues, key=_by_name):
-            if (queue.vhost, queue.name) not in queues and self._concerns(queue):
+            if (queue.vhost, queue.name) in holding:
+                said = "It holds messages of a migration that was interrupted: migrate again to finish it."
+                yield _extra(Kind.QUEUE, queue, said, needs=Needs.MIGRATION, is_drift=True)
+            elif (queue.vhost, queue.name) not in queues and self._concerns(queue):
                 yield _extra(Kind.QUEUE, queue, "Left alone with its messages; nothing of this topology reads it.")
         wanted = {binding_key(each) for each in self.want.bindings}
         for binding in sorted(self.have.bindings, key=_binding_order):
@@ -291,10 +296,10 @@ def _policy_steps(want: Policy, have: Policy | None, kind: Kind) -> Iterator[Ste
         yield Step(mark=Mark.CHANGE, kind=kind, entity=want, have=have, consequence=said, differences=differences)
 
 
-def _extra(kind: Kind, entity: Entity, consequence: str, *, is_drift: bool = False) -> Step:
-    return Step(
-        mark=Mark.EXTRA, kind=kind, entity=entity, consequence=consequence, needs=Needs.PERSON, is_drift=is_drift
-    )
+def _extra(
+    kind: Kind, entity: Entity, consequence: str, *, needs: Needs = Needs.PERSON, is_drift: bool = False
+) -> Step:
+    return Step(mark=Mark.EXTRA, kind=kind, entity=entity, consequence=consequence, needs=needs, is_drift=is_drift)
 
 
 def _with_policies_of(want: Topology, have: Topology) -> Topology:
