@@ -269,8 +269,7 @@ class MemoryBroker:
         if copy is None:
             return False
         copy.lease_until = None
-        if settle.entry is not None:
-            copy.history = (*copy.history, settle.entry)
+        copy.history += tuple(entry for entry in (settle.lost, settle.entry) if entry is not None)
         match settle.settlement:
             case settlement.Ack() | settlement.DeadLetter():
                 del queue.copies[copy.number]

@@ -486,11 +486,32 @@ class LedgerContract(LedgerBase):
             transaction.execute("CREATE TABLE effects (name TEXT)")
             transaction.execute("INSERT INTO effects VALUES (?)", ("paid",))
             transaction.publish(outgoing("next", queue="billing"))
+        await self.settle_committed(parts, end)
 
         assert ["paid"] == list(await self.effects(parts))
         assert ClaimState.PROCESSED == (await self.record(parts)).state
         assert (0, 0, 0) == await self.depth(parts)
         assert (1, 0, 0) == await self.depth(parts, "billing")
+
+    async def settle_committed(self, parts: LedgerParts, end: End) -> None:
+        """Where store and broker are two, the broker is told after the transaction, by a commit of the same end."""
+        if not parts.ledger.features.atomic:
+            assert [True] == await parts.ledger.commit([end])
+
+    async def test_a_copy_handed_out_after_the_commit_is_a_duplicate(self, parts: LedgerParts, clock: Clock) -> None:
+        if not parts.ledger.features.transactions or parts.ledger.features.atomic:
+            return
+        await parts.ledger.publish([outgoing()])
+        taken = await self.take_one(parts.ledger)
+
+        async with parts.ledger.transaction(self.end(taken)) as transaction:
+            transaction.execute("CREATE TABLE effects (name TEXT)")
+        await self.pass_time(clock, self.lease_ms)
+        again = await self.take_one(parts.ledger, worker="w2")
+
+        assert Duplicate() == again.verdict
+        assert [True] == await parts.ledger.commit([self.end(again)])
+        assert (0, 0, 0) == await self.depth(parts)
 
     async def test_an_exception_inside_leaves_neither_effect_nor_end(self, parts: LedgerParts) -> None:
         if not parts.ledger.features.transactions:
@@ -517,8 +538,10 @@ class LedgerContract(LedgerBase):
         if not parts.ledger.features.transactions:
             return
         await parts.ledger.publish([outgoing("first")])
-        async with parts.ledger.transaction(self.end(await self.take_one(parts.ledger))) as transaction:
+        first = self.end(await self.take_one(parts.ledger))
+        async with parts.ledger.transaction(first) as transaction:
             transaction.execute("CREATE TABLE effects (name TEXT)")
+        await self.settle_committed(parts, first)
         await parts.ledger.publish([outgoing()])
         lost = await self.take_one(parts.ledger)
         await self.pass_time(clock, self.lease_ms)
