@@ -86,7 +86,11 @@ class AwaitEmpty:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Delete:
-    """Delete the queue, if it is empty and if nobody consumes from it; else stop here. Gone already is no error."""
+    """Delete the queue, if it is empty and if nobody consumes from it; else stop here. Gone already is no error.
+
+    A classic queue does so by itself (if-empty, if-unused). A quorum queue refuses such a delete and closes the
+    connection (540, measured on 3.10.8 and 4.0.5): look at its counts on the same channel right before.
+    """
 
     queue: str
     vhost: str
