@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections import Counter
+from collections.abc import Iterable, Iterator
 from typing import Final
 
 from redrive.core.topology.model import Topology
@@ -19,8 +20,8 @@ _CONTROL: Final = re.compile(r"[\x00-\x1f\x7f]")
 
 
 def check_names(topology: Topology) -> None:
-    """Raises `ConfigurationError` that lists every bad name with its length in bytes. Call it before anything is
-    declared: half a topology is worse than none.
+    """Raises `ConfigurationError` that lists every bad name with its length in bytes, and every name that is wanted
+    twice. Call it before anything is declared: half a topology is worse than none.
     """
     wrong = list(dict.fromkeys(_wrong(topology)))
     if wrong:
@@ -31,18 +32,24 @@ def check_names(topology: Topology) -> None:
 
 
 def _wrong(topology: Topology) -> Iterator[str]:
-    for kind, names in (
-        ("exchange", [each.name for each in topology.exchanges]),
-        ("queue", [each.name for each in topology.queues]),
+    for kind, keys in (
+        ("exchange", [(each.vhost, each.name) for each in topology.exchanges]),
+        ("queue", [(each.vhost, each.name) for each in topology.queues]),
     ):
-        for name in names:
+        for _, name in keys:
             trouble = _trouble(name)
             if trouble:
-                yield f"{kind} {_shown(name)} {trouble}"
+                yield f"{kind} {name!r} {trouble}"
+        for name in _twice(keys):
+            yield f"{kind} {name!r} is wanted twice with different settings"
     for binding in topology.bindings:
         trouble = _length_trouble(binding.routing_key)
         if trouble:
-            yield f"routing key {_shown(binding.routing_key)} {trouble}"
+            yield f"routing key {binding.routing_key!r} {trouble}"
+
+
+def _twice(keys: Iterable[tuple[str, str]]) -> list[str]:
+    return [name for (_, name), count in Counter(keys).items() if count > 1]
 
 
 def _trouble(name: str) -> str:
@@ -63,7 +70,3 @@ def _length_trouble(text: str) -> str:
 def name_bytes(name: str) -> int:
     """Length on the wire."""
     return len(name.encode("utf-8", "surrogatepass"))
-
-
-def _shown(name: str) -> str:
-    return repr(name)
