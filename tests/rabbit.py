@@ -106,6 +106,11 @@ def group_tests_that_need_a_node_alone(items: list[pytest.Item]) -> None:
             item.add_marker(pytest.mark.xdist_group(ALONE))
 
 
+def server_of(version: str, factory: pytest.TempPathFactory) -> RabbitServer:
+    """The run's node of this version, for fixtures that choose the version themselves. Nobody stops it."""
+    return _shared_server(version, folder=_folder_of_the_run(factory))
+
+
 def _folder_of_the_run(factory: pytest.TempPathFactory) -> Path:
     """The folder that all workers of one run share, or the run's own where there are none."""
     base = factory.getbasetemp()
