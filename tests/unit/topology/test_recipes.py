@@ -281,9 +281,8 @@ def test_a_delivery_limit_that_is_said_stays_and_classic_queues_get_none() -> No
 def test_a_topology_can_be_put_into_another_virtual_host() -> None:
     moved = in_vhost(tiered_retry("freeflow", domains=["user"]), "prod")
 
-    assert {"prod"} == {each.vhost for each in (*moved.exchanges, *moved.queues)} | {
-        each.vhost for each in moved.bindings
-    }
+    assert {"prod"} == {each.vhost for each in moved.exchanges} | {each.vhost for each in moved.queues}
+    assert {"prod"} == {each.vhost for each in moved.bindings}
 
 
 @pytest.mark.parametrize(

@@ -247,9 +247,8 @@ def read_definitions(document: object, *, vhost: str = DEFAULT_VHOST) -> Definit
 
 
 def _is_of_one_vhost(place: _Place) -> bool:
-    # Of a file of one virtual host, operator policies alone name it (3.10), under the name it had there.
-    sections = ("exchanges", "queues", "bindings", "policies")
-    entries = [entry for section in sections for entry in place.entries(section)]
+    # In a file of one virtual host, policies alone may name it (3.10), by the name it had there.
+    entries = [entry for section in ("exchanges", "queues", "bindings") for entry in place.entries(section)]
     return "vhosts" not in place.table() and all(entry.table().get("vhost") is None for entry in entries)
 
 
