@@ -25,6 +25,8 @@ if TYPE_CHECKING:
     from redrive.core.policy.retry import Retry
     from redrive.core.ports import Published
     from redrive.core.signals import DeadLetter, Requeue, RetryLater
+    from redrive.core.topology.model import Topology
+    from redrive.core.topology.recipes import delay_levels, fanout_bus, retry_per_queue, tiered_retry
     from redrive.errors import (
         BrokerUnavailableError,
         ConfigurationError,
@@ -68,8 +70,13 @@ __all__ = [
     "Settings",
     "StorageCorruptError",
     "Tiers",
+    "Topology",
     "UnsupportedError",
     "Worker",
+    "delay_levels",
+    "fanout_bus",
+    "retry_per_queue",
+    "tiered_retry",
 ]
 
 _WHERE: Final = {
@@ -98,8 +105,13 @@ _WHERE: Final = {
     "Settings": "redrive.runtime.settings",
     "StorageCorruptError": "redrive.errors",
     "Tiers": "redrive.core.policy.backoff",
+    "Topology": "redrive.core.topology.model",
     "UnsupportedError": "redrive.errors",
     "Worker": "redrive.runtime.worker",
+    "delay_levels": "redrive.core.topology.recipes",
+    "fanout_bus": "redrive.core.topology.recipes",
+    "retry_per_queue": "redrive.core.topology.recipes",
+    "tiered_retry": "redrive.core.topology.recipes",
 }
 
 

@@ -31,8 +31,13 @@ from redrive import (
     Settings,
     StorageCorruptError,
     Tiers,
+    Topology,
     UnsupportedError,
     Worker,
+    delay_levels,
+    fanout_bus,
+    retry_per_queue,
+    tiered_retry,
 )
 from redrive.core.message import Headers
 from redrive.core.units import UnixMs
@@ -50,6 +55,15 @@ class Order:
 app = Redrive("orders", broker="sqlite:///orders.db")
 Redrive("orders", settings={"grace": "20s"})
 Redrive("orders", settings=Settings(broker="memory://", processes=2))
+
+TOPOLOGY: Topology = (
+    fanout_bus("wms-cincout", "wms-labels", delay=timedelta(seconds=5), safe=True)
+    + tiered_retry("freeflow", domains=["user", "auth"], tiers={"soon": "30s", "late": 300})
+    + tiered_retry("shop", domains=("user",), tiers=("30s", "5m"), events="shop.events")
+    + retry_per_queue({"q.audit": {"domain.events": "#"}, "q.upload": {"domain.commands": ["a.#", "b.*"]}}, delay="15s")
+    + delay_levels("orders")
+)
+Redrive("orders", broker="amqp://localhost", topology=TOPOLOGY)
 
 POLICIES = [
     Retry(),

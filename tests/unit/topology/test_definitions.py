@@ -187,6 +187,12 @@ def test_the_export_of_one_virtual_host_belongs_where_it_is_read_for(version: st
     assert ("here",) == read.vhosts
 
 
+def test_policies_without_any_queue_keep_the_virtual_host_they_name() -> None:
+    read = read_definitions({"policies": [{"name": "a", "pattern": "x", "vhost": "prod"}], "queues": []})
+
+    assert "prod" == read.topology.policies[0].vhost
+
+
 @pytest.mark.parametrize("name", ["ctl_3_10", "ctl_4_0", "vhost_3_10", "vhost_4_0"])
 def test_operator_policies_are_read_from_the_parameters_in_both_of_their_forms(name: str) -> None:
     read = parse_definitions((EXPORTS / f"{name}.json").read_text("utf-8"), vhost="prod")

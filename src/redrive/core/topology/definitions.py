@@ -249,6 +249,7 @@ def read_definitions(document: object, *, vhost: str = DEFAULT_VHOST) -> Definit
 def _is_of_one_vhost(place: _Place) -> bool:
     # In a file of one virtual host, policies alone may name it (3.10), by the name it had there.
     entries = [entry for section in ("exchanges", "queues", "bindings") for entry in place.entries(section)]
+    entries = entries or list(place.entries("policies"))
     return "vhosts" not in place.table() and all(entry.table().get("vhost") is None for entry in entries)
 
 
