@@ -3,8 +3,9 @@
 A message with a key has its claim: the record tells of the start before. One without is counted by its queue and the
 digest of what it says, which survives the worker; that counts crashes and nothing else, so that a message that kills
 its worker ends as WORKER_LOST. Copies that say the same are told apart only while they run: each takes the first
-number that is free, and a copy whose start was lost is found again under its number. No such record ever keeps a
-message from being handled: where the numbers nearby are taken, the start is not counted.
+number that is free, and a copy whose start was lost is found again under its number. Such a record keeps no message
+from being handled: where the numbers nearby are taken, the start is not counted. Only a copy that was handed out
+before waits, while it may be the one whose worker is about to be taken for dead.
 
 Who holds a claim and is gone: the broker says whose connection is over. A worker that lost its connection is back
 within moments and goes on, so only one that stays away for `GONE_AFTER_MS` is taken for dead; until then its messages
@@ -84,7 +85,7 @@ class Starts:
     async def count(self, received: Sequence[Received], *, lease_ms: Millis, worker: str) -> list[Taken]:
         """Each as taken without a verdict: `starts` says how many there were, a lost one stands in the history."""
         scopes = [(each.lease.queue, digest_of(each.message)) for each in received]
-        counted: dict[int, Acquired] = {}
+        counted: dict[int, Verdict] = {}
         tried: dict[_Pair, set[int]] = {}
         waiting = list(range(len(received)))
         for _ in range(NUMBERS_TRIED):
@@ -95,6 +96,8 @@ class Starts:
                 if isinstance(verdict, Acquired):
                     counted[place] = verdict
                     self._hold(scopes[place], number)
+                elif received[place].redelivered and _owner(verdict) in self._missing_ms:
+                    counted[place] = verdict
             waiting = [place for place in waiting if place not in counted]
         return [_counted(each, counted.get(place)) for place, each in enumerate(received)]
 
@@ -163,9 +166,15 @@ def _numbered(scope: _Pair, number: int) -> _Pair:
     return scope[0], f"{_PREFIX}{scope[1]}#{number}"
 
 
-def _counted(received: Received, verdict: Acquired | None) -> Taken:
+def _owner(verdict: Verdict) -> str | None:
+    return verdict.owner if isinstance(verdict, InProgress) else None
+
+
+def _counted(received: Received, verdict: Verdict | None) -> Taken:
+    if isinstance(verdict, InProgress):
+        return Taken(received=received, verdict=verdict)
     failed = failed_by_headers(received.message.headers, queue=received.lease.queue).failed
-    if verdict is None:
+    if not isinstance(verdict, Acquired):
         return Taken(received=replace(received, starts=failed + 1), verdict=None)
     # The header counted what had failed before this copy was made; the record what was lost since.
     known = replace(verdict, attempts=verdict.attempts + failed)
