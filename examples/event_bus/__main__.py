@@ -2,29 +2,25 @@
 
 from __future__ import annotations
 
-import asyncio
+import sys
 from urllib.parse import urlsplit
 
-import uvicorn
-
 from redrive.runtime import logs
+from redrive.runtime.hosting import host_process
+from redrive.web.server import HttpServer
 
 from . import LABELS_URL, app
 from .label_service import service
 
+logs.start(app.events, system=app.name)
+url = urlsplit(LABELS_URL)
+worker = app.worker(owns_process=True)
 
-async def main() -> None:
+
+async def run() -> None:
     """Both consumers, and the service that one of them posts to, listening where LABELS_URL says."""
-    logs.start(app.events, system=app.name)
-    url = urlsplit(LABELS_URL)
-    server = uvicorn.Server(
-        uvicorn.Config(service, host=url.hostname or "127.0.0.1", port=url.port or 80, log_level="warning")
-    )
-    worker = app.worker()
-    working = asyncio.create_task(worker.run())
-    await server.serve()  # takes Ctrl-C and SIGTERM
-    worker.stop()
-    await working
+    async with HttpServer(service, host=url.hostname or "127.0.0.1", port=url.port or 80):
+        await worker.run()
 
 
-asyncio.run(main())
+sys.exit(host_process(run, stop=worker.stop, last_resort=worker.last_resort))

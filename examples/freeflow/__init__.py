@@ -14,19 +14,17 @@ changes nothing.
 from __future__ import annotations
 
 import os
-from datetime import timedelta
 
 from redrive import Redrive, Retry, Tiers
 from redrive.core.topology.recipes import tiered_retry
-from redrive.core.units import duration_ms
 
 from .domains import DOMAINS
+from .timing import scaled
 
 EVENTS = "freeflow.events"
 TIERS = ("30s", "5m", "30m")
 
-scale = float(os.environ.get("FREEFLOW_TIME_SCALE", "1"))
-tiers = {tier: timedelta(milliseconds=max(1, round(duration_ms(tier) * scale))) for tier in TIERS}
+tiers = {tier: scaled(tier) for tier in TIERS}
 
 app = Redrive(
     "freeflow",

@@ -19,6 +19,7 @@ from typing import Any, Final
 from redrive import DeadLetter, Delivery, RetryLater
 
 from .tables import create_tables
+from .timing import scaled
 
 Handler = Callable[[dict[str, Any], Delivery], Awaitable[None]]
 
@@ -98,7 +99,7 @@ async def workflow(event: dict[str, Any], delivery: Delivery) -> None:
         elif to not in {*STEPS, *STEPS.values()}:
             raise DeadLetter(f"no workflow is ever {to}", "UNKNOWN_STATE")
         elif state is None or STEPS.get(state) != to:
-            raise RetryLater("2m", f"{name} is {state}, its step to {to} comes too early")
+            raise RetryLater(scaled("2m"), f"{name} is {state}, its step to {to} comes too early")
         else:
             tx.execute("UPDATE workflows SET state = ? WHERE name = ?", (to, name))
             publish(tx, "audit.step", {"workflow": name, "to": to}, delivery)
