@@ -13,8 +13,9 @@ from typing import Any, Final
 from bench import compare, idle, machine, memory, retries, table
 from bench.contenders import CONTENDERS
 from bench.measure import ROOT
+from bench.rabbitmq import part as rabbitmq
 
-PARTS: Final = ("throughput", "idle", "retries", "memory")
+PARTS: Final = ("throughput", "idle", "retries", "memory", "rabbitmq")
 PROMISES: Final = {
     "redrive_over_huey": "at least 10x",
     "redrive_over_ceiling": "at least 0.5x",
@@ -80,11 +81,17 @@ def _memory(given: argparse.Namespace, folder: Path, result: dict[str, Any]) -> 
     result["memory"] = asdict(growth) | {"grown_mb": growth.grown_mb}
 
 
+def _rabbitmq(given: argparse.Namespace, folder: Path, result: dict[str, Any]) -> None:
+    seconds = given.seconds / 10 if given.quick else given.seconds
+    result["rabbitmq"] = rabbitmq.measure(folder, rounds=given.rounds, seconds=seconds, quick=given.quick, tell=_tell)
+
+
 _MEASURES: Final[dict[str, Callable[[argparse.Namespace, Path, dict[str, Any]], None]]] = {
     "throughput": _throughput,
     "idle": _idle,
     "retries": _retries,
     "memory": _memory,
+    "rabbitmq": _rabbitmq,
 }
 
 
@@ -95,6 +102,8 @@ def _text(result: dict[str, Any]) -> str:
     figures = [row for part, rows in _FIGURES.items() if part in result for row in rows(result[part])]
     if figures:
         parts.append(table.figures(figures))
+    if "rabbitmq" in result:
+        parts.append(rabbitmq.text(result["rabbitmq"]))
     return "\n\n".join(parts)
 
 

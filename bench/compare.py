@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from statistics import median
-from typing import Any
+from typing import Any, Generic, TypeVar
 
 from bench.contenders import CEILING, REDRIVE
 from bench.measure import Contender, Run, in_a_process
@@ -26,18 +26,25 @@ class Spread:
         return cls(median=median(values), low=min(values), high=max(values))
 
 
+AnyRun = TypeVar("AnyRun")
+
+
+def _both_per_s(run: Run) -> float:
+    return run.both_per_s
+
+
 @dataclass(slots=True)
-class Rounds:
+class Rounds(Generic[AnyRun]):
     """All runs of all contenders, round by round: `runs[name][i]` is the run of round i."""
 
     contenders: tuple[Contender, ...]
-    runs: dict[str, list[Run]] = field(default_factory=dict)
+    runs: dict[str, list[AnyRun]] = field(default_factory=dict)
 
-    def of(self, name: str, number: Callable[[Run], float]) -> Spread:
+    def of(self, name: str, number: Callable[[AnyRun], float]) -> Spread:
         """One number of one contender over the rounds."""
         return Spread.of([number(run) for run in self.runs[name]])
 
-    def ratio(self, name: str, to: str, number: Callable[[Run], float] = lambda run: run.both_per_s) -> Spread:
+    def ratio(self, name: str, to: str, number: Callable[[AnyRun], float]) -> Spread:
         """`name` divided by `to`, within each round (so that a slow minute of the machine hits both)."""
         pairs = zip(self.runs[name], self.runs[to], strict=True)
         return Spread.of([number(one) / number(other) for one, other in pairs])
@@ -45,9 +52,9 @@ class Rounds:
 
 def compare(
     contenders: Sequence[Contender], *, folder: Path, rounds: int, seconds: float, tell: Callable[[str], None]
-) -> Rounds:
+) -> Rounds[Run]:
     """Run `rounds` rounds; each run is sized to take about `seconds` on an idle machine."""
-    result = Rounds(contenders=tuple(contenders), runs={contender.name: [] for contender in contenders})
+    result: Rounds[Run] = Rounds(contenders=tuple(contenders), runs={contender.name: [] for contender in contenders})
     for number in range(rounds):
         turn = number % len(contenders)
         for contender in (*contenders[turn:], *contenders[:turn]):
@@ -57,15 +64,15 @@ def compare(
     return result
 
 
-def rows(rounds: Rounds) -> list[dict[str, Any]]:
+def rows(rounds: Rounds[Run]) -> list[dict[str, Any]]:
     """One row a contender, fastest first: plain numbers, ready for a table or JSON."""
     found = [_row(rounds, contender) for contender in rounds.contenders]
     return sorted(found, key=lambda row: -row["both_per_s"])
 
 
-def _row(rounds: Rounds, contender: Contender) -> dict[str, Any]:
+def _row(rounds: Rounds[Run], contender: Contender) -> dict[str, Any]:
     name = contender.name
-    both = rounds.of(name, lambda run: run.both_per_s)
+    both = rounds.of(name, _both_per_s)
     row: dict[str, Any] = {
         "name": name,
         "title": contender.title,
@@ -80,17 +87,17 @@ def _row(rounds: Rounds, contender: Contender) -> dict[str, Any]:
         "rss_mb": rounds.of(name, lambda run: run.rss_mb).median,
     }
     if REDRIVE.name in rounds.runs:
-        ratio = rounds.ratio(REDRIVE.name, name)
+        ratio = rounds.ratio(REDRIVE.name, name, _both_per_s)
         row |= {"redrive_ratio": ratio.median, "redrive_ratio_low": ratio.low, "redrive_ratio_high": ratio.high}
     return row
 
 
-def claims(rounds: Rounds) -> dict[str, float]:
+def claims(rounds: Rounds[Run]) -> dict[str, float]:
     """The ratios redrive promises: against huey as it comes, and against the ceiling of the same run."""
     if REDRIVE.name not in rounds.runs:
         return {}
     return {
-        f"redrive_over_{name.replace('-', '_')}": rounds.ratio(REDRIVE.name, name).median
+        f"redrive_over_{name.replace('-', '_')}": rounds.ratio(REDRIVE.name, name, _both_per_s).median
         for name in ("huey", CEILING.name)
         if name in rounds.runs
     }

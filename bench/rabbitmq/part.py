@@ -1,0 +1,111 @@
+"""The part of `python -m bench` that needs a RabbitMQ: starts one, measures on it, and says it in tables."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import asdict
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any, Final
+
+from bench import table
+from bench.measure import Contender
+from bench.rabbitmq import CONTENDERS, comparison, delays, redrives
+from redrive.testing.servers.rabbitmq import RabbitNode
+from redrive.testing.servers.rabbitmq_install import installed
+
+PACKAGES: Final = {
+    "aiormq": "aiormq", "aio-pika": "aio_pika", "faststream": "faststream", "dramatiq": "dramatiq",
+    "dramatiq-safe": "dramatiq", "taskiq": "taskiq_aio_pika", "celery": "celery", "celery-safe": "celery",
+}  # fmt: skip
+"""What each contender needs beside redrive; they are among the development dependencies."""
+
+LEGEND: Final = (
+    "Messages of 400 bytes of JSON, one worker process each, one broker. Medians of the rounds; ratios are medians of\n"
+    "the ratios within each round, with the least and the greatest. CPU is of the client's processes, a message.\n"
+    "redrive counts attempts, keeps a key for each message in its SQLite file (fsync on), and confirms what it sends;\n"
+    "what each of the others is set to stands at the top of its module in bench/rabbitmq."
+)
+
+
+def measure(folder: Path, *, rounds: int, seconds: float, quick: bool, tell: Callable[[str], None]) -> dict[str, Any]:
+    """Start the oldest RabbitMQ this machine has, and measure all. Raises RuntimeError where it has none."""
+    found = installed()
+    if not found:
+        raise RuntimeError("No RabbitMQ on this machine. Run: python -m redrive.testing.servers")
+    contenders = _available(tell)
+    tell(f"starting {found[0]}")
+    with RabbitNode(found[0]) as node:
+        compared = comparison.compare(
+            node, contenders, place=folder, rounds=1 if quick else rounds, seconds=seconds, tell=tell
+        )
+        result: dict[str, Any] = {
+            "broker": str(found[0]),
+            "rows": comparison.rows(compared),
+            "claims": comparison.claims(compared),
+        }
+        tell("dead letters, sent back")
+        result["redrives"] = asdict(redrives.measure(node, folder, letters=500 if quick else 10_000))
+        tell("retries with random delays")
+        result["delays"] = asdict(delays.measure(node, folder, messages=200 if quick else 2_000))
+    return result
+
+
+def _available(tell: Callable[[str], None]) -> Sequence[Contender]:
+    missing = [name for name in CONTENDERS if name in PACKAGES and find_spec(PACKAGES[name]) is None]
+    if missing:
+        tell(f"not installed, left out: {', '.join(missing)} (make setup installs them)")
+    return [contender for name, contender in CONTENDERS.items() if name not in missing]
+
+
+def text(result: dict[str, Any]) -> str:
+    """Tables."""
+    head = (
+        "on RabbitMQ", "publish/s", "CPU µs", "consume/s", "low-high", "CPU µs", "broker µs", "RSS MB",
+        "redrive publishes", "redrive consumes",
+    )  # fmt: skip
+    figures = [*result["claims"], *_redrive_rows(result["redrives"]), *_delay_rows(result["delays"])]
+    body = [_row(row) for row in result["rows"]]
+    return "\n\n".join([result["broker"], table.markdown(head, body), LEGEND, table.figures(figures)])
+
+
+def _row(row: dict[str, Any]) -> tuple[str, ...]:
+    return (
+        row["title"],
+        f"{row['publish_per_s']:,.0f}",
+        f"{row['publish_cpu_us']:.0f}",
+        f"{row['consume_per_s']:,.0f}",
+        f"{row['consume_low']:,.0f}-{row['consume_high']:,.0f}",
+        f"{row['consume_cpu_us']:.0f}",
+        f"{row['broker_cpu_us']:.0f}",
+        f"{row['rss_mb']:.0f}",
+        _ratio(row, "publish"),
+        _ratio(row, "consume"),
+    )
+
+
+def _ratio(row: dict[str, Any], what: str) -> str:
+    if f"{what}_ratio" not in row:
+        return "-"
+    low, high = row[f"{what}_ratio_low"], row[f"{what}_ratio_high"]
+    return f"{row[f'{what}_ratio']:.2f}x ({low:.2f}-{high:.2f})"
+
+
+def _redrive_rows(found: dict[str, float]) -> list[tuple[str, str, str]]:
+    died = f"{found['died_per_s']:,.0f}/s, {found['died_cpu_ms']:.2f} ms of CPU each"
+    sent = f"{found['sent_per_s']:,.0f}/s, {found['sent_cpu_ms']:.2f} ms of CPU each"
+    return [
+        (f"{found['letters']:,.0f} messages dying: letter and dead-letter queue", died, "-"),
+        ("one job sending all of them back", sent, "-"),
+    ]
+
+
+def _delay_rows(found: dict[str, float]) -> list[tuple[str, str, str]]:
+    late = (
+        f"p50 {found['late_p50_ms']:.0f} ms, p99 {found['late_p99_ms']:.0f} ms, max {found['late_max_ms']:.0f} ms; "
+        f"p99 is {found['excess_p99']:.0%} of what is allowed"
+    )
+    return [
+        (f"{found['delays']:,.0f} delays of 0.5 to 20 s, fed at 300/s: late by", late, "p99 at most 150 ms or 5 %"),
+        ("of these early", str(found["early"]), "none"),
+    ]
