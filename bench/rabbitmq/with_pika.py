@@ -90,8 +90,9 @@ async def _consume(url: str, marks: Marks) -> None:
         acked = handled
         channel.basic_ack(tag, multiple=True)
 
-    def on_message(_channel: Any, method: Any, _properties: Any, body: bytes) -> None:
+    def on_message(*delivered: Any) -> None:
         nonlocal last
+        _, method, _, body = delivered
         last = method.delivery_tag
         task = loop.create_task(handle(last, body))
         tasks.add(task)
