@@ -14,8 +14,7 @@ from __future__ import annotations
 
 import os
 
-from redrive import Delivery, Fixed, Redrive, Requeue, Retry
-from redrive.core.topology.recipes import fanout_bus
+from redrive import Delivery, Fixed, Redrive, Requeue, Retry, fanout_bus
 from redrive.push import Waiting, push_to, status_handler
 
 from .alerts import subscribe_alerts

@@ -15,8 +15,7 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
-from redrive import Fixed, Redrive, Retry, Rule
-from redrive.core.topology.recipes import retry_per_queue
+from redrive import Fixed, Redrive, Retry, Rule, retry_per_queue
 
 from . import readmodel, steps
 from .files import Storage

@@ -15,8 +15,7 @@ from __future__ import annotations
 
 import os
 
-from redrive import Redrive, Retry, Tiers
-from redrive.core.topology.recipes import tiered_retry
+from redrive import Redrive, Retry, Tiers, tiered_retry
 
 from .domains import DOMAINS
 from .timing import scaled
