@@ -1,6 +1,4 @@
-"""Systems B, C and D on a real RabbitMQ, 3.x and 4.x: what the broker then has, how dead letters lie in it, and attempts
-that count the same whatever a publisher wrote into `x-death`.
-"""
+"""Systems B, C and D on a real RabbitMQ, 3.x and 4.x: names, dead letters, and attempts whatever `x-death` says."""
 
 from __future__ import annotations
 
