@@ -87,7 +87,7 @@ class Endings:
     def attempt_of(self, taken: Taken) -> int:
         """The number of the start this delivery is."""
         received, verdict = taken.received, taken.verdict
-        if received.starts is not None and type(verdict) is Acquired:
+        if type(verdict) is Acquired and (received.starts is not None or not received.message.headers):
             return verdict.attempts  # what `attempt_number` says too: the usual case, once for every message
         return attempt_number(
             claim=verdict if isinstance(verdict, Acquired) else None,

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
 from typing import Any, Final
 
 from redrive.core.idempotency import (
@@ -31,7 +33,16 @@ from redrive.sqlite.rows import (
     WHOLE_CLAIM_COLUMNS,
     claim_from,
 )
-from redrive.sqlite.values import insert_rows, numbers, pieces, text_in, text_out, values_list
+from redrive.sqlite.values import (
+    ROWS_PER_STEP,
+    insert_rows,
+    numbers,
+    pieces,
+    size_for,
+    text_in,
+    text_out,
+    values_list,
+)
 from redrive.sqlite.writer import Tx
 
 Known = dict[str, tuple[int, ClaimRecord]]
@@ -152,6 +163,8 @@ def claim(
     tx: Tx, batch: Sequence[tuple[str, str]], *, lease_ms: Millis, owner: str, gone: Collection[str] = ()
 ) -> list[Verdict]:
     """Verdicts for (queue, key) pairs; what is acquired is stored. Of equal pairs the first wins."""
+    if _insert_fresh(tx, batch, until=tx.now + lease_ms, owner=clean(owner)):
+        return [Acquired(ref=ClaimRef(queue=queue, key=key, token=1), attempts=1, cycle=0) for queue, key in batch]
     known = _known(tx.connection, batch)
     until, holder = tx.now + lease_ms, clean(owner)
     ended = frozenset(map(clean, gone))
@@ -182,6 +195,41 @@ def claim(
     if lost:
         tx.connection.executemany("UPDATE redrive_claim SET lost_by = ?, lost_at = ? WHERE id = ?", lost)
     return verdicts
+
+
+_INSERT_FRESH: Final = (
+    "INSERT OR IGNORE INTO redrive_claim (queue_id, state, attempts, cycle, token, owner, lease_until, updated_at, key)"
+)
+
+
+def _insert_fresh(tx: Tx, batch: Sequence[tuple[str, str]], *, until: UnixMs, owner: str) -> bool:
+    """The usual case, in one statement: keys of one queue that nobody knows yet, none twice. False: it is another case,
+    and nothing was stored.
+    """
+    queue = batch[0][0] if batch else ""
+    if not batch or len(batch) > ROWS_PER_STEP or any(other != queue for other, _ in batch):
+        return False
+    same = (named_queue(tx, queue), PROCESSING, 1, 0, 1, owner, until, tx.now)
+    with _all_or_nothing(tx) as attempt:
+        insert_rows(tx.connection, _INSERT_FRESH, [(text_in(key),) for _, key in batch], same=same)
+        attempt.succeeded = tx.execute("SELECT changes()").fetchone()[0] == len(batch)
+    return attempt.succeeded
+
+
+@dataclass(slots=True)
+class _Attempt:
+    succeeded: bool = False
+
+
+@contextmanager
+def _all_or_nothing(tx: Tx) -> Iterator[_Attempt]:
+    """What is done inside stays only where it says so. An error takes the whole transaction with it."""
+    attempt = _Attempt()
+    tx.execute("SAVEPOINT redrive_claims")
+    yield attempt
+    if not attempt.succeeded:
+        tx.execute("ROLLBACK TO redrive_claims")
+    tx.execute("RELEASE redrive_claims")
 
 
 def _known(
@@ -257,6 +305,8 @@ _END_STATE: Final = {
 
 def finish(tx: Tx, batch: Sequence[ClaimEnd]) -> list[bool]:
     """End claims whose token is current and that are in processing."""
+    if _end_alike(tx, batch):
+        return [True] * len(batch)
     known = _known(tx.connection, [(each.ref.queue, each.ref.key) for each in batch])
     ended: list[tuple[int, ClaimEnd]] = []
     answers = []
@@ -268,6 +318,37 @@ def finish(tx: Tx, batch: Sequence[ClaimEnd]) -> list[bool]:
         answers.append(is_current)
     end(tx, [(claim_id, each.state, each.expires_at) for claim_id, each in ended])
     return answers
+
+
+_END_ALIKE: Final = (
+    "UPDATE redrive_claim SET state = ?, owner = NULL, lease_until = NULL, lost_by = NULL, lost_at = NULL, "  # noqa: S608
+    "expires_at = ?, updated_at = ? FROM (VALUES {}) v WHERE queue_id = ? AND key = v.column1 AND token = v.column2 "
+    f"AND state = {PROCESSING}"
+)
+
+
+def _end_alike(tx: Tx, batch: Sequence[ClaimEnd]) -> bool:
+    """The usual case, in one statement: current claims of one queue that all end alike, none twice. False: it is
+    another case, and nothing was changed.
+    """
+    if not batch or len(batch) > ROWS_PER_STEP:
+        return False
+    first = batch[0]
+    queue, state, expires_at = first.ref.queue, first.state, first.expires_at
+    if state is ClaimState.RECEIVED or any(
+        each.state is not state or each.expires_at != expires_at or each.ref.queue != queue for each in batch
+    ):
+        return False
+    size = size_for(len(batch))
+    given: list[Any] = [_END_STATE[state], expires_at, tx.now]
+    for each in batch:
+        given += (text_in(each.ref.key), each.ref.token)
+    given += [None] * (2 * (size - len(batch)))
+    given.append(find_queue(tx.connection, queue))
+    with _all_or_nothing(tx) as attempt:
+        moved = tx.execute(_END_ALIKE.format(values_list(2, size)), given).rowcount
+        attempt.succeeded = moved == len(batch)
+    return attempt.succeeded
 
 
 def _is_current(record: ClaimRecord, each: ClaimEnd) -> bool:

@@ -41,13 +41,14 @@ def insert_rows(
     """
     last = 0
     for piece in pieces(rows, len(rows[0]) if rows else 1):
-        width, size = len(piece[0]), _size_for(len(piece))
+        width, size = len(piece[0]), size_for(len(piece))
         given = [*same, *chain.from_iterable(piece), *[None] * (width * (size - len(piece))), len(piece)]
         last = connection.execute(_insert_statement(head, (len(same), width, size)), given).lastrowid or 0
     return last
 
 
-def _size_for(count: int) -> int:
+def size_for(count: int) -> int:
+    """How many rows the statement for so many has; the others are NULL."""
     return 1 << (count - 1).bit_length() if count <= _FINE else -(-count // _FINE) * _FINE
 
 
