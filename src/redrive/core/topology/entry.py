@@ -30,6 +30,8 @@ from redrive.core.topology.wiring import DeadLetterRoute, LadderRetry, Wiring
 
 HEADER_DEATHS: Final = f"{OWN_HEADER_PREFIX}-deaths"
 """What stood in `x-death` when the message was given up."""
+HEADER_QUEUE: Final = f"{OWN_HEADER_PREFIX}-queue"
+"""The consumer queue it was given up in: where it goes back to."""
 HEADER_REASON_CODE: Final = f"{OWN_HEADER_PREFIX}-reason-code"
 HEADER_REASON_TEXT: Final = f"{OWN_HEADER_PREFIX}-reason-text"
 HEADER_ATTEMPTS: Final = f"{OWN_HEADER_PREFIX}-attempts"
@@ -82,6 +84,7 @@ def _own(letter: Letter) -> dict[str, HeaderValue]:
         headers[HEADER_DEATHS] = deaths
     return headers | {
         HEADER_LETTER: letter.id,
+        HEADER_QUEUE: letter.queue,
         HEADER_REASON_CODE: letter.reason.code,
         HEADER_REASON_TEXT: cut(letter.reason.text, MAX_TEXT_BYTES),
         HEADER_ATTEMPTS: letter.attempt_count,
