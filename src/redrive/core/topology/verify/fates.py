@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import StrEnum
-from typing import Any
+from typing import Any, assert_never
 
 from redrive.core.topology.model import QueueType
 from redrive.core.topology.verify.effective import Effective
-from redrive.core.topology.verify.patterns import EVERY
+from redrive.core.topology.verify.patterns import EVERY, literal
 from redrive.core.topology.verify.routing import DEFAULT, QueueId
 from redrive.core.topology.verify.situation import DeadLettering, Role, Situation
 from redrive.core.topology.verify.wording import named, quoted
+from redrive.core.topology.wiring import LadderRetry, RejectRetry, TierRetry, Wiring
 
 
 class Outcome(StrEnum):
@@ -74,6 +75,8 @@ def _fates(situation: Situation, queue: QueueId, setting: Effective) -> Iterator
         return
     if situation.roles[queue] is Role.CONSUMED:
         yield Fate(cause="ack", outcome=Outcome.DONE, text="Processed, and removed.")
+        if queue in situation.wirings:
+            yield from _wired(situation, queue, situation.wirings[queue])
         yield _rejected(situation, queue)
         yield Fate(cause="requeue", outcome=Outcome.KEPT, text="Back in this queue, and delivered again.")
         yield _crash(setting)
@@ -83,6 +86,33 @@ def _fates(situation: Situation, queue: QueueId, setting: Effective) -> Iterator
     yield _overflow(situation, queue, setting)
     yield _lease(setting)
     yield _restart(situation, queue)
+
+
+def _wired(situation: Situation, queue: QueueId, wiring: Wiring) -> Iterator[Fate]:
+    """What redrive does with a message whose handler failed."""
+    copied = "published there, confirmed, before it is acknowledged here."
+    match wiring.retry:
+        case RejectRetry(delay_ms=delay_ms):
+            found = _dies(situation, queue, "retry")
+            yield replace(found, text=f"Rejected, back after {delay_ms} ms. {found.text}")
+        case TierRetry(exchange=exchange, tiers=tiers):
+            ways = [(exchange, tier.routing_key) for tier in tiers]
+            yield Fate(cause="retry", outcome=_arrives(situation, queue, ways), text=f"To {named(exchange)}: {copied}")
+        case LadderRetry():
+            yield Fate(cause="retry", outcome=Outcome.MOVED, text=f"To the delay ladder: {copied}")
+        case _ as never:
+            assert_never(never)
+    route = wiring.dead_letter
+    if route.by_reject:
+        yield _dies(situation, queue, "dead letter")
+        return
+    outcome = _arrives(situation, queue, [(route.exchange, route.routing_key)])
+    yield Fate(cause="dead letter", outcome=outcome, text=f'To "{wiring.dead_letter_queue}": {copied}')
+
+
+def _arrives(situation: Situation, queue: QueueId, ways: list[tuple[str, str]]) -> Outcome:
+    routes = [situation.router.route(queue.vhost, exchange, (literal(key),)) for exchange, key in ways]
+    return Outcome.MOVED if all(route.queues for route in routes) else Outcome.STUCK
 
 
 def _dies(situation: Situation, queue: QueueId, cause: str) -> Fate:

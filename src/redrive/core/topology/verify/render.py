@@ -9,7 +9,7 @@ from typing import Any, Final
 from redrive.core.topology.verify.fates import Outcome, QueueProof
 from redrive.core.topology.verify.findings import Finding, Severity
 from redrive.core.topology.verify.report import Report
-from redrive.core.topology.verify.wording import FEW, quoted
+from redrive.core.topology.verify.wording import FEW, quoted, way
 
 WIDTH: Final = 110
 MANY_QUEUES: Final = 40
@@ -64,7 +64,7 @@ def _finding(finding: Finding) -> Iterator[str]:
     yield f"{finding.severity.upper()} {finding.code}{where}{vhost}: {finding.title}"
     yield from wrap(finding.story, WIDTH, **_indent("  ", "  "))
     if len(finding.path) > 1:
-        yield from wrap(f"Path: {' → '.join(finding.path)}", WIDTH, **_indent("  ", "        "))
+        yield from wrap(f"Path: {way(finding.path)}", WIDTH, **_indent("  ", "        "))
 
 
 def _suppressed(report: Report) -> Iterator[str]:

@@ -9,14 +9,14 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import Final, NamedTuple
+from typing import Final, NamedTuple, TypeAlias
 
 from redrive.core.topology.verify.patterns import is_literal
 from redrive.core.topology.verify.routing import DEFAULT, Keys, QueueId
 from redrive.core.topology.verify.situation import Cause, Role, Situation
 from redrive.core.topology.verify.wording import named
 
-MANY_STEPS: Final = 100_000
+MANY_STEPS: Final = 1_000_000
 
 
 class Node(NamedTuple):
@@ -155,35 +155,77 @@ def _reversed(edges: Mapping[Node, list[Node]]) -> dict[Node, list[Node]]:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Return:
     """Where a message ends up after its wait: consumed queues, each with the path to it, and the waiting queues it
-    went through. `last`: of each consumed queue the node it came from.
+    went through. `last`: of each consumed queue the node it came from. `is_whole`: everything was walked.
     """
 
     arrivals: Mapping[QueueId, tuple[str, ...]]
     waits: tuple[QueueId, ...]
     last: Mapping[QueueId, Node]
     is_sure: bool
+    is_whole: bool
 
 
-def after_waiting(situation: Situation, begin: Iterable[tuple[Node, tuple[str, ...]]]) -> Return:
-    """Follow messages from these nodes (with the path that led there) through waiting queues to consumed ones."""
-    arrivals: dict[QueueId, tuple[str, ...]] = {}
-    last: dict[QueueId, Node] = {}
-    waits: dict[QueueId, None] = {}
-    seen: set[Node] = set()
-    waiting = deque(begin)
-    sure = True
-    while waiting and len(seen) < MANY_STEPS:
-        node, path = waiting.popleft()
-        if node in seen or situation.roles.get(node.queue) is not Role.WAITING:
-            continue
-        seen.add(node)
-        waits[node.queue] = None
-        for hop in hops(situation, node):
-            sure = sure and hop.is_sure
-            onward = (*path, node.queue.name, f"({Cause.EXPIRED})", named(hop.exchange))
-            if situation.roles[hop.target.queue] is Role.CONSUMED:
-                arrivals.setdefault(hop.target.queue, (*onward, hop.target.queue.name))
-                last.setdefault(hop.target.queue, node)
-            else:
-                waiting.append((hop.target, onward))
-    return Return(arrivals=arrivals, waits=tuple(waits), last=last, is_sure=sure)
+Entry: TypeAlias = tuple[Node, tuple[str, ...]]
+"""A node, and the path that led there."""
+
+
+class Walk:
+    """Follows messages, and remembers what it has seen of the graph; all its walks together take `MANY_STEPS`."""
+
+    def __init__(self, situation: Situation) -> None:
+        self.situation = situation
+        self._hops: dict[Node, list[Hop]] = {}
+        self._left = MANY_STEPS
+
+    def hops(self, node: Node) -> list[Hop]:
+        """As `hops`."""
+        known = self._hops.get(node)
+        if known is None:
+            known = self._hops[node] = hops(self.situation, node)
+        return known
+
+    def after_waiting(self, begin: Iterable[Entry]) -> Return:
+        """Follow messages from these nodes through waiting queues to consumed ones."""
+        roles = self.situation.roles
+        trail: dict[Node, tuple[Node | None, tuple[str, ...]]] = {}
+        last: dict[QueueId, tuple[Node, Hop]] = {}
+        waiting: deque[Node] = deque()
+        for node, path in begin:
+            if node not in trail and roles.get(node.queue) is Role.WAITING:
+                trail[node] = (None, path)
+                waiting.append(node)
+        sure = True
+        while waiting and self._left > 0:
+            node = waiting.popleft()
+            for hop in self.hops(node):
+                self._left -= 1
+                sure = sure and hop.is_sure
+                target = hop.target
+                if roles[target.queue] is Role.CONSUMED:
+                    last.setdefault(target.queue, (node, hop))
+                elif target not in trail and roles[target.queue] is Role.WAITING:
+                    trail[target] = (node, _hop(node, hop))
+                    waiting.append(target)
+        return Return(
+            arrivals={
+                queue: (*_back(trail, node), *_hop(node, hop), queue.name) for queue, (node, hop) in last.items()
+            },
+            waits=tuple(dict.fromkeys(node.queue for node in trail)),
+            last={queue: node for queue, (node, _) in last.items()},
+            is_sure=sure,
+            is_whole=not waiting,
+        )
+
+
+def _hop(node: Node, hop: Hop) -> tuple[str, ...]:
+    return (node.queue.name, f"({Cause.EXPIRED})", named(hop.exchange))
+
+
+def _back(trail: Mapping[Node, tuple[Node | None, tuple[str, ...]]], node: Node) -> tuple[str, ...]:
+    """The path to a node, from where the walk began."""
+    parts: list[tuple[str, ...]] = []
+    at: Node | None = node
+    while at is not None:
+        at, part = trail[at]
+        parts.append(part)
+    return tuple(name for part in reversed(parts) for name in part)

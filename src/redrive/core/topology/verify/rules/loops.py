@@ -7,30 +7,22 @@ from collections.abc import Iterator
 from redrive.core.topology.verify.findings import Finding, Severity
 from redrive.core.topology.verify.routing import DEFAULT, Keys, QueueId
 from redrive.core.topology.verify.situation import AUTOMATIC, Cause, Role, Situation
-from redrive.core.topology.verify.ways import (
-    Hop,
-    Node,
-    Return,
-    after_waiting,
-    cycles,
-    hops,
-    is_sure,
-    nodes,
-    shown_cycle,
-)
-from redrive.core.topology.verify.wording import named, quoted
+from redrive.core.topology.verify.ways import Entry, Hop, Node, Return, Walk, cycles, is_sure, nodes, shown_cycle
+from redrive.core.topology.verify.wording import named, quoted, way
 from redrive.core.topology.wiring import RejectRetry, TierRetry
 
 
 def found(situation: Situation) -> Iterator[Finding]:
     """Cycles without a rejection, loops at full speed, and retries that are not isolated."""
-    yield from _automatic(situation)
-    yield from _at_full_speed(situation)
-    yield from _returns(situation)
+    walk = Walk(situation)
+    yield from _automatic(walk)
+    yield from _at_full_speed(walk)
+    yield from _returns(walk)
 
 
-def _edges(situation: Situation, *, automatic: bool) -> dict[Node, list[Node]]:
+def _edges(walk: Walk, *, automatic: bool) -> dict[Node, list[Node]]:
     """The graph of deaths: by automatic causes anywhere, or by rejection between consumed queues."""
+    situation = walk.situation
     edges: dict[Node, list[Node]] = {}
     waiting = list(nodes(situation))
     while waiting:
@@ -41,13 +33,14 @@ def _edges(situation: Situation, *, automatic: bool) -> dict[Node, list[Node]]:
         causes = set(situation.causes(node.queue))
         if not (causes & AUTOMATIC if automatic else Cause.REJECTED in causes):
             continue
-        edges[node] = [hop.target for hop in hops(situation, node) if hop.target.queue in situation.settings]
+        edges[node] = [hop.target for hop in walk.hops(node) if hop.target.queue in situation.settings]
         waiting += edges[node]
     return edges
 
 
-def _automatic(situation: Situation) -> Iterator[Finding]:
-    for cycle in cycles(_edges(situation, automatic=True)):
+def _automatic(walk: Walk) -> Iterator[Finding]:
+    situation = walk.situation
+    for cycle in cycles(_edges(walk, automatic=True)):
         causes = {node.queue: _cause(situation, node.queue) for node in cycle}
         consumed = [node.queue.name for node in cycle if situation.roles[node.queue] is Role.CONSUMED]
         by_limit = Cause.LIMIT in causes.values()
@@ -65,7 +58,7 @@ def _automatic(situation: Situation) -> Iterator[Finding]:
             severity=severity,
             vhost=cycle[0].queue.vhost,
             queue=cycle[0].queue.name,
-            story=f"A message that goes round {' → '.join(path)}{when} has met no rejection on its way and {fate}.",
+            story=f"A message that goes round {way(path)}{when} has met no rejection on its way and {fate}.",
             path=path,
         )
 
@@ -82,10 +75,11 @@ def _cause(situation: Situation, queue: QueueId) -> Cause:
     return Cause.LIMIT if causes[-1] is Cause.LIMIT else causes[0]
 
 
-def _at_full_speed(situation: Situation) -> Iterator[Finding]:
+def _at_full_speed(walk: Walk) -> Iterator[Finding]:
+    situation = walk.situation
     edges = {
         node: [each for each in after if situation.roles[each.queue] is Role.CONSUMED]
-        for node, after in _edges(situation, automatic=False).items()
+        for node, after in _edges(walk, automatic=False).items()
     }
     for cycle in cycles(edges):
         path = shown_cycle(situation, cycle, lambda _: str(Cause.REJECTED))
@@ -94,41 +88,69 @@ def _at_full_speed(situation: Situation) -> Iterator[Finding]:
             severity=Severity.ERROR,
             vhost=cycle[0].queue.vhost,
             queue=cycle[0].queue.name,
-            story=f"A message its consumer rejects goes round {' → '.join(path)} at once and for ever: nothing "
+            story=f"A message its consumer rejects goes round {way(path)} at once and for ever: nothing "
             f"on the way makes "
             "it wait or ends it.",
             path=path,
         )
 
 
-def _returns(situation: Situation) -> Iterator[Finding]:
+def _returns(walk: Walk) -> Iterator[Finding]:
     """Follow the retry of each consumed queue; then the waiting queues whose publishers nobody knows."""
+    situation = walk.situation
     seen: set[QueueId] = set()
     endless: list[QueueId] = []
+    whole = True
     for queue in situation.with_role(Role.CONSUMED):
-        back = after_waiting(situation, _into_waiting(situation, queue))
+        back = walk.after_waiting(_into_waiting(walk, queue))
+        whole = whole and back.is_whole
         seen.update(back.waits)
         if queue in back.arrivals:
-            yield from _shared(situation, (queue, back.waits[0]), back)
+            yield from _shared(situation, queue, back)
             if not _is_wired(situation, queue):
                 endless.append(queue)
-    for queue in situation.with_role(Role.WAITING):
+    for queue in _first_waits(walk):
         if queue not in seen:
-            yield from _unfed(situation, queue)
+            back = walk.after_waiting([(Node(queue, keys), ()) for keys in sorted(situation.keys[queue], key=str)])
+            whole = whole and back.is_whole
+            seen.update(back.waits)
+            yield from _unfed(situation, queue, back)
     yield from _endless(situation, endless)
+    if not whole:
+        yield Finding(
+            code="L28",
+            severity=Severity.WARNING,
+            story="There are more ways through waiting queues than were walked: who gets the retries of whom is not "
+            "known in full.",
+        )
+
+
+def _first_waits(walk: Walk) -> list[QueueId]:
+    """Waiting queues, those first to which no other waiting queue leads."""
+    situation = walk.situation
+    waits = list(situation.with_role(Role.WAITING))
+    later = {
+        hop.target.queue
+        for queue in waits
+        for keys in situation.keys[queue]
+        for hop in walk.hops(Node(queue, keys))
+        if hop.target.queue != queue
+    }
+    return [*(queue for queue in waits if queue not in later), *(queue for queue in waits if queue in later)]
 
 
 def _is_wired(situation: Situation, queue: QueueId) -> bool:
     return queue in situation.wirings or situation.client.counts is True
 
 
-def _into_waiting(situation: Situation, queue: QueueId) -> list[tuple[Node, tuple[str, ...]]]:
+def _into_waiting(walk: Walk, queue: QueueId) -> list[Entry]:
     """What a retry of this queue enters first: by rejection, or published to its tiers."""
-    begin: list[tuple[Node, tuple[str, ...]]] = []
+    situation = walk.situation
+    begin: list[Entry] = []
     wiring = situation.wirings.get(queue)
     if wiring is None or isinstance(wiring.retry, RejectRetry):
         for keys in sorted(situation.keys[queue], key=str):
-            begin += [_entered(hop, queue) for hop in hops(situation, Node(queue, keys))]
+            begin += [_entered(hop, queue) for hop in walk.hops(Node(queue, keys))]
     elif isinstance(wiring.retry, TierRetry):
         retry = wiring.retry
         for tier in retry.tiers:
@@ -145,13 +167,12 @@ def _key(text: str) -> Keys:
     return (tuple(text.split(".")) if text else (),)
 
 
-def _entered(hop: Hop, queue: QueueId) -> tuple[Node, tuple[str, ...]]:
+def _entered(hop: Hop, queue: QueueId) -> Entry:
     return hop.target, (queue.name, f"({Cause.REJECTED})", named(hop.exchange))
 
 
-def _shared(situation: Situation, place: tuple[QueueId, QueueId], back: Return) -> Iterator[Finding]:
+def _shared(situation: Situation, queue: QueueId, back: Return) -> Iterator[Finding]:
     """The retry of a queue that comes to others as well, or would to any queue bound like it."""
-    queue, _ = place
     others = sorted(each for each in back.arrivals if each != queue)
     if others:
         sure = Severity.ERROR if back.is_sure else Severity.WARNING
@@ -207,12 +228,8 @@ def _is_open(situation: Situation, last: Node, queue: QueueId) -> bool:
     return not (only_this and is_fed_elsewhere)
 
 
-def _unfed(situation: Situation, wait: QueueId) -> Iterator[Finding]:
+def _unfed(situation: Situation, wait: QueueId, back: Return) -> Iterator[Finding]:
     """A waiting queue nobody is known to publish to: what its messages come back to."""
-    begin: list[tuple[Node, tuple[str, ...]]] = [
-        (Node(wait, keys), ()) for keys in sorted(situation.keys[wait], key=str)
-    ]
-    back = after_waiting(situation, begin)
     arrivals = sorted(back.arrivals)
     if len(arrivals) > 1 and back.is_sure:
         yield Finding(

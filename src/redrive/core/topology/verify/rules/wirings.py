@@ -8,7 +8,7 @@ from redrive.core.topology.verify.findings import Finding, Severity
 from redrive.core.topology.verify.patterns import literal
 from redrive.core.topology.verify.routing import QueueId
 from redrive.core.topology.verify.situation import Situation
-from redrive.core.topology.verify.ways import Node, Return, after_waiting, hops
+from redrive.core.topology.verify.ways import Entry, Node, Return, Walk
 from redrive.core.topology.verify.wording import named
 from redrive.core.topology.wiring import RejectRetry, TierRetry, Wiring
 from redrive.core.units import Millis
@@ -16,14 +16,15 @@ from redrive.core.units import Millis
 
 def found(situation: Situation) -> Iterator[Finding]:
     """Each wiring, carried out on paper."""
+    walk = Walk(situation)
     for queue, wiring in situation.wirings.items():
         if queue not in situation.queues:
             yield _of(queue, f'The wiring names queue "{queue.name}", which is not declared.')
             continue
         if isinstance(wiring.retry, RejectRetry):
-            yield from _by_reject(situation, queue, wiring.retry)
+            yield from _by_reject(walk, queue, wiring.retry)
         elif isinstance(wiring.retry, TierRetry):
-            yield from _by_tier(situation, queue, wiring.retry)
+            yield from _by_tier(walk, queue, wiring.retry)
         yield from _dead_letters(situation, queue, wiring)
 
 
@@ -33,22 +34,25 @@ def _of(queue: QueueId, story: str, path: Iterable[str] = ()) -> Finding:
     )
 
 
-def _by_reject(situation: Situation, queue: QueueId, retry: RejectRetry) -> Iterator[Finding]:
+def _by_reject(walk: Walk, queue: QueueId, retry: RejectRetry) -> Iterator[Finding]:
+    situation = walk.situation
     if situation.settings[queue].dead_letter_exchange is None:
         yield _of(queue, f'"{queue.name}" is retried by rejecting, and has no dead-letter exchange.')
         return
-    begin = [
+    begin: list[Entry] = [
         (hop.target, (queue.name, "(rejected)", named(hop.exchange)))
         for keys in sorted(situation.keys[queue], key=str)
-        for hop in hops(situation, Node(queue, keys))
+        for hop in walk.hops(Node(queue, keys))
     ]
-    back = after_waiting(situation, begin)
-    if begin and queue not in back.arrivals:
-        yield _of(queue, f'A retry of "{queue.name}" does not come back to it.', (*begin[0][1], begin[0][0].queue.name))
+    back = walk.after_waiting(begin)
+    if queue not in back.arrivals:
+        path = (*begin[0][1], begin[0][0].queue.name) if begin else (queue.name, "(rejected)", "no queue")
+        yield _of(queue, f'A retry of "{queue.name}" does not come back to it.', path)
     yield from _times(situation, queue, (back, retry.delay_ms))
 
 
-def _by_tier(situation: Situation, queue: QueueId, retry: TierRetry) -> Iterator[Finding]:
+def _by_tier(walk: Walk, queue: QueueId, retry: TierRetry) -> Iterator[Finding]:
+    situation = walk.situation
     for tier in retry.tiers:
         keys = (literal(tier.routing_key),)
         route = situation.router.route(queue.vhost, retry.exchange, keys)
@@ -62,8 +66,10 @@ def _by_tier(situation: Situation, queue: QueueId, retry: TierRetry) -> Iterator
                 path,
             )
             continue
-        begin = [(Node(each, situation.arrival(each, retry.exchange, keys)), path) for each in sorted(route.queues)]
-        back = after_waiting(situation, begin)
+        begin: list[Entry] = [
+            (Node(each, situation.arrival(each, retry.exchange, keys)), path) for each in sorted(route.queues)
+        ]
+        back = walk.after_waiting(begin)
         if queue not in back.arrivals:
             yield _of(
                 queue,
