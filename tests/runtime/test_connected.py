@@ -48,7 +48,7 @@ class CountingForEver(ConnectedBroker):
         answers = await super().settle(batch)
         for queue in self._inner._queues.values():
             for copy in queue.copies.values():
-                death = {"queue": queue.name, "reason": "rejected", "count": 1}
+                death: dict[str, Any] = {"queue": queue.name, "reason": "rejected", "count": 1}
                 copy.message = replace(copy.message, headers={"x-death": [death]})
         return answers
 
@@ -510,7 +510,7 @@ async def test_a_handler_sees_where_the_message_was_first_published(make_shop: M
     async def handle(order: dict[str, Any], delivery: Delivery) -> None:
         seen.append((delivery.exchange, delivery.routing_key))
 
-    death = {"queue": "orders", "reason": "rejected", "exchange": "events", "routing-keys": ["order.created"]}
+    death: dict[str, Any] = {"queue": "orders", "reason": "rejected", "exchange": "events", "routing-keys": ["order.created"]}
     back = Message(
         id="m-1",
         body=b"{}",
