@@ -123,6 +123,17 @@ def _one_sided(app: Redrive, journal: Path) -> None:
             raise ConnectionError("A always fails")
 
 
+def _patient(app: Redrive, journal: Path) -> None:
+    """Holds its lease for longer than any test waits; hangs in the first attempt."""
+
+    @app.consumer("orders", retry=Retry(max_attempts=3), lease="1h")
+    async def handle(order: dict[str, Any], delivery: Delivery) -> None:
+        note(journal, start=order["n"], pid=os.getpid(), attempt=delivery.attempt)
+        if delivery.attempt == 1:
+            await asyncio.Event().wait()
+        note(journal, end=order["n"], pid=os.getpid(), attempt=delivery.attempt)
+
+
 def _bank(app: Redrive, journal: Path) -> None:
     @app.consumer("orders", retry=Retry(max_attempts=50, backoff=Fixed("1ms")), lease=BUSY_MACHINE_LEASE)
     async def handle(order: dict[str, Any], delivery: Delivery) -> None:
@@ -138,6 +149,7 @@ _APPS = {
     "loop-blocker": _loop_blocker,
     "bomb": _bomb,
     "one-sided": _one_sided,
+    "patient": _patient,
     "bank": _bank,
 }
 

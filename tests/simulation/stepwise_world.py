@@ -25,6 +25,7 @@ from redrive.runtime.ledger import OrderedLedger
 from redrive.stores.memory import MemoryClaimStore, MemoryJobStore, MemoryLetterStore
 from redrive.testing import FakeClock, Faults, FaultyBroker, FaultyClaimStore, FaultyJobStore, FaultyLetterStore
 from redrive.testing.samples import QUEUE, attempt, job, letter
+from tests.runtime.connected import ConnectedBroker
 
 DEAD = f"{QUEUE}.dead"
 LEASE_MS = 10_000
@@ -37,10 +38,13 @@ LOST = Reason(code="WORKER_LOST", text="the worker died too often")
 class World:
     """Everything that outlives a worker, and what the handler's effects came to."""
 
-    def __init__(self, *, seed: int = 0) -> None:
+    def __init__(self, *, seed: int = 0, connected: bool = False) -> None:
+        """`connected`: the broker has the manners of RabbitMQ instead of leases and counts."""
         self.clock = FakeClock()
         self.faults = Faults(seed=seed)
-        self.broker = MemoryBroker(self.clock)
+        self.broker: MemoryBroker | ConnectedBroker
+        self.broker = ConnectedBroker(self.clock) if connected else MemoryBroker(self.clock)
+        self.processes = 0
         self.claims = MemoryClaimStore(self.clock)
         self.letters = MemoryLetterStore()
         self.jobs = MemoryJobStore(self.letters, self.clock)
@@ -53,6 +57,9 @@ class World:
 
     async def process(self) -> OrderedLedger:
         """What a new process starts with: nothing but the things that outlive the old one."""
+        if isinstance(self.broker, ConnectedBroker) and self.processes:
+            await self.broker.lose(self.worker, stays_away=True)
+        self.processes += 1
         ledger = OrderedLedger(
             broker=self.faulty_broker,
             claims=FaultyClaimStore(self.claims, faults=self.faults),
@@ -63,12 +70,19 @@ class World:
         await ledger.open()
         return ledger
 
+    @property
+    def worker(self) -> str:
+        """The name of this process's worker."""
+        return f"w{self.processes}"
+
     async def work(self) -> None:
         """Work until nothing waits. Errors are met with a pause and another try, as the pipeline does."""
         ledger = await self.process()
         for _ in range(MAX_ROUNDS):
             try:
-                taken = await ledger.take(QUEUE, limit=10, lease_ms=LEASE_MS, worker="w", wait_ms=0, claims=True)
+                taken = await ledger.take(
+                    QUEUE, limit=10, lease_ms=LEASE_MS, worker=self.worker, wait_ms=0, claims=True
+                )
             except BrokerUnavailableError:
                 await self.clock.advance(100)
                 continue
@@ -105,7 +119,9 @@ class World:
             case Duplicate():
                 return settlement.ACK, None
             case InProgress(lease_until=until):
-                return settlement.Requeue(due_at=until, reason=WHY), None
+                # A dead worker is known to be dead long before its lease ends.
+                is_connected = isinstance(self.broker, ConnectedBroker)
+                return settlement.Requeue(due_at=now + 1_000 if is_connected else until, reason=WHY), None
             case Acquired(attempts=number):
                 return self._run(name, number, now)
             case None:

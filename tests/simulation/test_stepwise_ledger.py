@@ -27,8 +27,8 @@ def batch(keyed: bool) -> list[Outgoing]:
     return [Outgoing(queue=QUEUE, message=message(name, key=name if keyed else None)) for name in NAMES]
 
 
-async def published(keyed: bool, *, seed: int = 0) -> World:
-    world = World(seed=seed)
+async def published(keyed: bool, *, connected: bool = False) -> World:
+    world = World(connected=connected)
     await (await world.process()).publish(batch(keyed))
     world.faults.calls.clear()
     return world
@@ -53,15 +53,16 @@ async def check_nothing_lost(world: World, *, hurt: set[str], keyed: bool) -> No
             assert record.state is expected, name
 
 
+@pytest.mark.parametrize("connected", [False, True], ids=["leases", "connections"])
 @pytest.mark.parametrize("keyed", [True, False], ids=["with keys", "without keys"])
-async def test_a_worker_killed_before_any_of_its_calls_loses_nothing(keyed: bool) -> None:
-    world = await published(keyed)
+async def test_a_worker_killed_before_any_of_its_calls_loses_nothing(keyed: bool, connected: bool) -> None:
+    world = await published(keyed, connected=connected)
     await world.work()
     await check_nothing_lost(world, hurt=set(), keyed=keyed)
     steps = len(world.faults.calls)
 
     for step in range(steps):
-        world = await published(keyed)
+        world = await published(keyed, connected=connected)
         world.faults.kill_before(step)
         with pytest.raises(Killed):
             await world.work()
