@@ -52,7 +52,7 @@ def _automatic(walk: Walk) -> Iterator[Finding]:
         fate = "stays stuck in the queue before" if confirmed else "is dropped there"
         when = f", when it is not consumed in time from {quoted(consumed)}" if consumed and not by_limit else ""
         if by_limit:
-            when = f", when it kills its consumer of {quoted(consumed)} until the limit, twice"
+            when = f", when it kills its consumer of {quoted(consumed)} until the delivery limit"
         yield Finding(
             code="L9",
             severity=severity,
