@@ -8,20 +8,48 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
 from campaign import bomb, claims, deploys, hostile, kills
+from campaign.rabbit import crashes, redrives, systems, worker_kills
 from campaign.stage import CampaignError, Stage, stage
 
-CAMPAIGNS: Final[dict[str, Any]] = {
-    "kills": kills,
-    "deploys": deploys,
-    "bomb": bomb,
-    "claims": claims,
-    "hostile": hostile,
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Campaign:
+    """What it is about, and its run at two scales: in full, and small enough for the tests (None: not among them)."""
+
+    about: str
+    run: Callable[[Stage, Any], None]
+    full: object
+    small: object
+
+
+def _of(module: Any) -> Campaign:
+    return Campaign(about=module.__doc__.splitlines()[0], run=module.run, full=module.FULL, small=module.SMALL)
+
+
+def _of_each(module: Any) -> dict[str, Campaign]:
+    about = module.__doc__.splitlines()[0]
+    return {
+        f"rabbit-{name}": Campaign(about=about, run=module.run, full=module.FULL[name], small=module.SMALL.get(name))
+        for name in module.FULL
+    }
+
+
+CAMPAIGNS: Final[dict[str, Campaign]] = {
+    "kills": _of(kills),
+    "deploys": _of(deploys),
+    "bomb": _of(bomb),
+    "claims": _of(claims),
+    "hostile": _of(hostile),
+    "rabbit-worker-kills": _of(worker_kills),
+    **_of_each(systems),
+    **_of_each(crashes),
+    **_of_each(redrives),
 }
-"""Each module has `run(stage, scale)` and two scales, `FULL` and `SMALL`."""
 
 
 def main() -> int:
@@ -38,12 +66,12 @@ def main() -> int:
 
 
 def _holds(name: str, seed: int, *, small: bool) -> bool:
-    module = CAMPAIGNS[name]
-    scale = module.SMALL if small else module.FULL
+    campaign = CAMPAIGNS[name]
+    scale = campaign.full if campaign.small is None or not small else campaign.small
     started = time.monotonic()
-    print(f"\n== {name}: {module.__doc__.splitlines()[0]}\n   {scale}")
+    print(f"\n== {name}: {campaign.about}\n   {scale}")
     try:
-        play(module.run, scale, seed=seed, echo=True)
+        play(campaign.run, scale, seed=seed, echo=True)
     except CampaignError as error:
         print(error)
         return False

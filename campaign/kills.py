@@ -151,9 +151,11 @@ def _kill_while_messages_flow(stage: Stage, scale: Scale, fleet: Fleet) -> None:
 def _kill_a_running_redrive(stage: Stage, scale: Scale, fleet: Fleet) -> None:
     """Each part is a job of its own, killed between its first letter and its last; a worker takes it over."""
     for number, part in enumerate(scale.parts):
-        before = stage.ask(_sent)
+        before = stage.ask(redriven_so_far)
         runner = _redrive(stage, "--text", part, "--rate", f"{scale.redrive_rate}/s")
-        stage.until(f"the redrive of {part} sends", lambda before=before: stage.ask(_sent) > before, seconds=60)
+        stage.until(
+            f"the redrive of {part} sends", lambda before=before: stage.ask(redriven_so_far) > before, seconds=60
+        )
         stage.pause(0, 0.5)
         stage.check(runner.is_alive, f"the redrive of {part} ended before it could be killed")
         stage.kill(runner)
@@ -177,7 +179,7 @@ def check(stage: Stage, scale: Scale) -> None:
     for queue in ("plain", "hooks"):
         effects = journal.of(EFFECT, queue)
         _nothing_lost(stage, queue, scale.counts[queue], found=set(effects))
-        _repeats_are_explained(stage, queue, effects=effects, starts=journal.of(START, queue))
+        repeats_are_explained(stage, queue, effects=effects, starts=journal.of(START, queue))
     effects_in_file = stage.effects()
     _nothing_lost(stage, "exact", scale.exact, found=set(effects_in_file))
     stage.same("effects in a transaction that happened more than once", {}, _more_than_once(effects_in_file))
@@ -192,10 +194,12 @@ def _nothing_lost(stage: Stage, queue: str, count: int, *, found: set[str]) -> N
     stage.same(f"effects on {queue} that nobody sent", set(), found - confirmed)
 
 
-def _repeats_are_explained(
+def repeats_are_explained(
     stage: Stage, queue: str, *, effects: dict[str, list[Line]], starts: dict[str, list[Line]]
 ) -> None:
-    """Every effect but a message's last belongs to a process that was killed with the message in hand."""
+    """Every effect but a message's last belongs to a process that was killed with the message in hand, and a worker has
+    announced the start that was interrupted.
+    """
     interrupted = _announced(stage)
     repeated = {name: lines for name, lines in effects.items() if len(lines) > 1}
     for name, lines in repeated.items():
@@ -254,7 +258,7 @@ async def _dead_messages(app: Redrive) -> int:
             return len(found)
 
 
-async def _sent(app: Redrive) -> int:
+async def redriven_so_far(app: Redrive) -> int:
     return sum(job.counts.sent for job in await app.backend.jobs.list(limit=100))
 
 

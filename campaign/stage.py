@@ -61,6 +61,8 @@ class Stage:
     rng: random.Random
     processes: list[Process] = field(default_factory=list)
     killed: set[int] = field(default_factory=set)
+    environment: dict[str, str] = field(default_factory=dict)
+    """What a campaign's own processes need to know; over what every process gets."""
     _told: list[str] = field(default_factory=list)
     _started: float = field(default_factory=time.monotonic)
     _echo: bool = False
@@ -77,7 +79,7 @@ class Stage:
 
     def say(self, text: str) -> None:
         """Add a line to the transcript."""
-        line = f"{time.monotonic() - self._started:7.2f} s  {text}"
+        line = f"{self.now():7.2f} s  {text}"
         self._told.append(line)
         if self._echo:
             print(line, flush=True)
@@ -113,7 +115,7 @@ class Stage:
             "PYTHONPATH": str(ROOT),
         }
         kept = {name: value for name, value in os.environ.items() if not name.startswith("REDRIVE_")}
-        return kept | ours
+        return kept | ours | self.environment
 
     def kill(self, process: Process) -> None:
         """`kill -9`, then wait until it is gone."""
@@ -167,6 +169,10 @@ class Stage:
             self.check(time.monotonic() < deadline, f"after {seconds:.0f} s still not: {what}")
             time.sleep(POLL_S)
         self.say(what)
+
+    def now(self) -> float:
+        """Seconds since the campaign began."""
+        return time.monotonic() - self._started
 
     def pause(self, low_s: float, high_s: float) -> None:
         """Let a random time pass: this is where a kill falls."""

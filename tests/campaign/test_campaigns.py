@@ -16,8 +16,8 @@ SEED = int(os.environ.get("CAMPAIGN_SEED") or random.SystemRandom().randrange(2*
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", CAMPAIGNS)
+@pytest.mark.parametrize("name", [name for name, campaign in CAMPAIGNS.items() if campaign.small is not None])
 def test_every_promise_holds_under(name: str) -> None:
-    module = CAMPAIGNS[name]
+    campaign = CAMPAIGNS[name]
 
-    play(module.run, module.SMALL, seed=SEED)
+    play(campaign.run, campaign.small, seed=SEED)
