@@ -27,6 +27,7 @@ from redrive.core.policy.catalogue import errors as error_catalogue
 from redrive.core.policy.catalogue import grpc, ses, system
 from redrive.core.policy.catalogue.http import entry_of_status
 from redrive.core.policy.failure import Entry
+from redrive.core.topology.verify import CATALOGUE
 from redrive.runtime.events import EVENTS
 from redrive.runtime.metrics import METRICS, PREFIX
 from redrive.runtime.settings import ENVIRONMENT_PREFIX, Settings, setting_names
@@ -40,6 +41,14 @@ _EVENTS_INTRO: Final = """\
 Everything that happens is one event with fields. Logs and metrics subscribe to them, and so can you:
 `app.events.subscribe(function)`. Fields are values, never formatted into text. What happens for every message on the
 happy path is one event a batch.
+"""
+
+_LOSSES_INTRO: Final = """\
+What `redrive topology verify` finds in a topology of RabbitMQ, by code. Each finding tells the story with the names and
+values of your topology and the path of the message. `error`: a message is lost, loops or is stuck on a way it will
+take. `warning`: it is under a condition, or comes early, late or twice. `info`: it depends on what definitions do not
+say, mostly on how publishers and consumers behave. See
+[Check a topology](../how-to/check-a-topology.md) for how to use it.
 """
 
 _ERRORS_INTRO: Final = """\
@@ -246,6 +255,17 @@ def _entries(catalogue: Mapping[str, Entry | None]) -> list[tuple[str, ...]]:
     ]
 
 
+def _losses() -> str:
+    parts = ["# Ways to lose a message", _LOSSES_INTRO]
+    for code, kind in CATALOGUE.items():
+        parts += [
+            f"## `{code}`\n\n**{kind.title}.** {kind.story}",
+            f"*What to do.* {kind.remedy}",
+            f"*Where the rule comes from.* {kind.source}.",
+        ]
+    return _joined(parts)
+
+
 def _commands() -> str:
     root: Any = typer.main.get_command(command_line)
     parts = [
@@ -320,6 +340,7 @@ _PAGES: Final[dict[str, Callable[[], str]]] = {
     "errors.md": _errors,
     "events.md": _events,
     "json.md": answers.page,
+    "losses.md": _losses,
     "metrics.md": _metrics,
     "reasons.md": _reasons,
     "settings.md": _settings,

@@ -1,6 +1,6 @@
 """Every kind of finding: what it is called, what to do about it, and where the rule comes from.
 
-The page `docs/explanation/losses.md` is generated from here.
+The page `docs/reference/losses.md` is generated from here.
 """
 
 from __future__ import annotations
