@@ -156,7 +156,7 @@ class _Picture:
         self._draw_wirings()
         return ["flowchart LR", *(f"  {line}" for line in (*self._shapes, *self._arrows))]
 
-    def _node(self, kind: str, vhost: str, name: str, label: str) -> str:
+    def _node(self, kind: str, *, vhost: str, name: str, label: str) -> str:
         known = self._nodes.get((kind, vhost, name))
         if known is not None:
             return known
@@ -169,12 +169,12 @@ class _Picture:
         if is_level(name):
             return self._queue(vhost, name)
         title = escaped(name) if name else "default exchange"
-        return self._node("e", vhost, name, f"{title}<br/>{escaped(kind)}")
+        return self._node("e", vhost=vhost, name=name, label=f"{title}<br/>{escaped(kind)}")
 
     def _queue(self, vhost: str, name: str, kind: str = "not in the topology") -> str:
         if is_level(name):
-            return self._node("q", vhost, LADDER, f"{escaped(LADDER)}<br/>delay ladder")
-        return self._node("q", vhost, name, f"{escaped(name)}<br/>{escaped(kind)}")
+            return self._node("q", vhost=vhost, name=LADDER, label=f"{escaped(LADDER)}<br/>delay ladder")
+        return self._node("q", vhost=vhost, name=name, label=f"{escaped(name)}<br/>{escaped(kind)}")
 
     def _draw_exchange(self, exchange: Exchange) -> None:
         self._exchange(exchange.vhost, exchange.name, exchange.type)
