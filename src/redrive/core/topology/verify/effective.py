@@ -177,7 +177,7 @@ def effective(queue: Queue, policies: Policies, version: Version | None) -> Effe
     top = whole(fit[0].priority, 0) if fit else 0
     ties = tuple(policy for policy in fit if whole(policy.priority, 0) == top)
     odd: list[str] = []
-    sources = {key: told for key in KEYS if (told := _told(key, (queue, kind), (fit[:1], operators[:1]), odd))}
+    sources = {key: told for key in KEYS if (told := _told(key, (queue, kind), (fit[:1], operators[:1]), odd=odd))}
     if kind is QueueType.QUORUM and "delivery-limit" not in sources and (version is None or version >= (4, 0)):
         sources["delivery-limit"] = (Source(kind="default", value=DEFAULT_LIMIT),)
     return Effective(
@@ -199,7 +199,7 @@ def _agree(policies: Iterable[Policy]) -> bool:
 
 
 def _told(
-    key: str, queue: tuple[Queue, QueueType], policies: tuple[list[Policy], list[Policy]], odd: list[str]
+    key: str, queue: tuple[Queue, QueueType], policies: tuple[list[Policy], list[Policy]], *, odd: list[str]
 ) -> tuple[Source, ...]:
     """Who says something valid of this key, the strongest first."""
     (subject, kind), (ordinary, operators) = queue, policies

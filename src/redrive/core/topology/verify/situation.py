@@ -144,8 +144,8 @@ def survey(
     queues = {QueueId(queue.vhost, queue.name): queue for queue in topology.queues}
     settings = {name: effective(queue, policies, version) for name, queue in queues.items()}
     wirings = {QueueId(_home(queues, each.queue), each.queue): each for each in topology.wirings}
-    roles = _roles(queues, settings, router, wirings, consumers)
-    keys = _Keys(queues, settings, router, roles, client).of(topology, publishes, wirings)
+    roles = _roles(queues, settings, router, wirings=wirings, consumers=consumers)
+    keys = _Keys(queues, settings, router, roles=roles, client=client).of(topology, publishes, wirings)
     flags = topology.feature_flags
     dead_lettering = {}
     for name, setting in settings.items():
@@ -203,6 +203,7 @@ def _roles(
     queues: Mapping[QueueId, Queue],
     settings: Mapping[QueueId, Effective],
     router: Router,
+    *,
     wirings: Mapping[QueueId, Wiring],
     consumers: Collection[str] | None,
 ) -> dict[QueueId, Role]:
@@ -222,7 +223,8 @@ def _roles(
         for target in _may_feed(name, setting, router):
             fed_by.setdefault(target, set()).add(name)
     return {
-        name: role or _placed(name, settings[name], (roles, fed_by[name], sure), router) for name, role in roles.items()
+        name: role or _placed(name, settings[name], (roles, fed_by[name], sure), router=router)
+        for name, role in roles.items()
     }
 
 
@@ -256,6 +258,7 @@ def _placed(
     name: QueueId,
     setting: Effective,
     known: tuple[Mapping[QueueId, Role | None], set[QueueId], set[QueueId]],
+    *,
     router: Router,
 ) -> Role:
     """By its place among the others. With a TTL and a way on it waits, unless it feeds a queue that is called so or
@@ -282,6 +285,7 @@ class _Keys:
         queues: Mapping[QueueId, Queue],
         settings: Mapping[QueueId, Effective],
         router: Router,
+        *,
         roles: Mapping[QueueId, Role],
         client: Client,
     ) -> None:

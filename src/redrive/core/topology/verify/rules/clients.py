@@ -88,8 +88,9 @@ def _mixed_waits(situation: Situation) -> Iterator[Finding]:
             )
 
 
-def _of(code: str, severity: Severity, queue: QueueId, story: str) -> Finding:
-    return Finding(code=code, severity=severity, vhost=queue.vhost, queue=queue.name, story=story, path=(queue.name,))
+def _of(code: str, severity: Severity, queue: QueueId, *story: str) -> Finding:
+    text = "".join(story)
+    return Finding(code=code, severity=severity, vhost=queue.vhost, queue=queue.name, story=text, path=(queue.name,))
 
 
 def _publishers(situation: Situation) -> Iterator[Finding]:

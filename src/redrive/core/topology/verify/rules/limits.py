@@ -38,8 +38,9 @@ class _At(NamedTuple):
     setting: Effective
 
 
-def _of(code: str, severity: Severity, queue: QueueId, story: str) -> Finding:
-    return Finding(code=code, severity=severity, vhost=queue.vhost, queue=queue.name, story=story, path=(queue.name,))
+def _of(code: str, severity: Severity, queue: QueueId, *story: str) -> Finding:
+    text = "".join(story)
+    return Finding(code=code, severity=severity, vhost=queue.vhost, queue=queue.name, story=text, path=(queue.name,))
 
 
 def _delivery_limit(at: _At) -> Iterator[Finding]:

@@ -53,7 +53,7 @@ def _target(situation: Situation, queue: QueueId, lettering: DeadLettering) -> I
         if route.undecided is not None:
             yield _undecided(queue, lettering, route)
         elif route.lost is not None:
-            yield _lost((queue, lettering), keys, route, fate)
+            yield _lost((queue, lettering), keys, route, fate=fate)
 
 
 def _undecided(queue: QueueId, lettering: DeadLettering, route: Route) -> Finding:
@@ -67,7 +67,7 @@ def _undecided(queue: QueueId, lettering: DeadLettering, route: Route) -> Findin
     )
 
 
-def _lost(place: tuple[QueueId, DeadLettering], keys: Keys, route: Route, fate: str) -> Finding:
+def _lost(place: tuple[QueueId, DeadLettering], keys: Keys, route: Route, *, fate: str) -> Finding:
     queue, lettering = place
     is_sure = all(is_literal(key) for key in keys)
     # A queue bound to everything: which keys there are in fact, nobody knows here.
