@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator
 from dataclasses import replace
 from typing import Any
@@ -10,7 +11,7 @@ import pytest
 
 from redrive.core import settlement
 from redrive.core.idempotency import Acquired, ClaimState, Duplicate, InProgress
-from redrive.core.letters.letter import ReviewState
+from redrive.core.letters.letter import ReviewState, letter_id
 from redrive.core.message import HEADER_LETTER
 from redrive.core.ports import End, Outgoing, ReviewChange, Settle, Taken
 from redrive.core.settlement import Reason, Settlement
@@ -370,3 +371,90 @@ async def test_a_message_that_kills_every_process_is_counted_though_none_lives_l
         await shop.broker.lose(f"w{number}", stays_away=True)
 
     assert [1, 2, 3, 4] == starts
+
+
+# ------------------------------------------------------------------------------------------------- remains of the dead
+
+
+async def dead_and_cut_off(shop: Shop, **changes: Any) -> Taken:
+    """A message is dead-lettered; the connection is lost before the broker hears of it, and it comes again."""
+    await shop.broker.publish([outgoing("m-1", **changes)])
+    (taken,) = await shop.take("w1")
+    assert isinstance(taken.verdict, Acquired)
+    sent = taken.received.message
+    name = letter_id(QUEUE, key="m-1", cycle=0, message_id=sent.id, position="", published_at=sent.published_at)
+    await shop.broker.lose("w1", stays_away=False)
+    end = End(taken=taken, settlement=settlement.DeadLetter(reason=WHY), letter=letter(name, message=sent))
+    assert [True] == await shop.ledger.commit([end])
+    return taken
+
+
+async def test_a_dead_message_that_comes_again_leaves_the_queue_unseen(shop: Shop) -> None:
+    await dead_and_cut_off(shop)
+
+    taken = await shop.take("w2")
+
+    assert [] == taken
+    assert [0] == [found.leased + found.ready for found in await shop.broker.depths() if found.queue == QUEUE]
+    assert 1 == len(await shop.broker.peek("orders.dead", limit=10))
+    record = await shop.claims.get(QUEUE, "m-1")
+    assert record is not None
+    assert ClaimState.DEAD_LETTERED is record.state
+
+
+async def test_what_its_producer_sends_again_runs(shop: Shop) -> None:
+    dead = await dead_and_cut_off(shop)
+    await shop.take("w2")
+    later = dead.received.message.published_at + 1
+    await shop.ledger.publish([outgoing("m-1", published_at=later)])
+
+    (again,) = await shop.take("w2")
+    await shop.hand_back([again])
+    shop.broker._inner._queue(QUEUE).copies[again.received.lease.ref].is_redelivered = True
+    (once_more,) = await shop.take("w2")
+
+    assert isinstance(once_more.verdict, Acquired)
+    assert 1 == once_more.verdict.attempts
+
+
+async def test_a_copy_that_names_its_letter_runs(shop: Shop) -> None:
+    dead = await dead_and_cut_off(shop)
+    await shop.take("w2")
+    sent = dead.received.message
+    name = letter_id(QUEUE, key="m-1", cycle=1, message_id="m-1", position="", published_at=sent.published_at)
+    await shop.letters.put([letter(name, message=sent)])
+    await shop.broker.publish([outgoing("m-1", headers={HEADER_LETTER: name})])
+    (moved,) = await shop.take("w2")
+    await shop.hand_back([moved])
+    shop.broker._inner._queue(QUEUE).copies[moved.received.lease.ref].is_redelivered = True
+
+    (again,) = await shop.take("w2")
+
+    assert isinstance(again.verdict, Acquired)
+
+
+async def test_a_take_that_is_cancelled_while_it_claims_leaves_no_start_behind(shop: Shop) -> None:
+    await shop.ledger.publish([outgoing("m-1")])
+    begun, may_go_on = asyncio.Event(), asyncio.Event()
+    claim = shop.claims.claim
+
+    async def slow_claim(*arguments: Any, **named: Any) -> Any:
+        verdicts = await claim(*arguments, **named)
+        begun.set()
+        await may_go_on.wait()
+        return verdicts
+
+    shop.claims.claim = slow_claim  # type: ignore[method-assign]
+    taking = asyncio.create_task(shop.take("w1"))
+    await begun.wait()
+    taking.cancel()
+    await asyncio.sleep(0)
+    may_go_on.set()
+    with pytest.raises(asyncio.CancelledError):
+        await taking
+    shop.claims.claim = claim  # type: ignore[method-assign]
+
+    (again,) = await shop.take("w2")
+
+    assert isinstance(again.verdict, Acquired)
+    assert 1 == again.verdict.attempts

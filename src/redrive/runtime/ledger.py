@@ -17,7 +17,9 @@ true?
 - after the put: the message comes again. Its letter has the same id, so the one on record stays.
 - after the publish: as before, with a second entry in the dead-letter queue under the same id.
 - after the claim's end: the message comes again and, the key being dead-lettered, starts a new cycle: it is tried
-  once more from the start and, failing again, leaves a second letter of the next cycle. That is the duplicate.
+  once more from the start and, failing again, leaves a second letter of the next cycle. That is the duplicate. (A
+  broker that says that it handed a copy out before spares us this, where the message says when it was sent: its letter
+  is found by that, and the copy leaves the queue unseen.)
 
 `commit` of any other end: end the claim, close the letter the copy came from, settle.
 - after the claim's end: the message comes again. Processed: it is a duplicate and acknowledged unseen. Failed or
@@ -62,8 +64,10 @@ from redrive.core.idempotency import (
     is_expired,
     state_at,
 )
-from redrive.core.letters.letter import Attempt, AttemptOutcome, Letter, ReviewState
+from redrive.core.letters.letter import Attempt, AttemptOutcome, Letter, ReviewState, letter_id
 from redrive.core.letters.review import CLOSED_BY, CLOSED_NOTE
+from redrive.core.letters.selection import OPEN_STATES
+from redrive.core.message import HEADER_LETTER
 from redrive.core.ports import (
     Broker,
     ClaimEnd,
@@ -97,6 +101,7 @@ from redrive.runtime.stepwise_transaction import StepwiseTransaction
 COMMIT_LEASE_MS: Final[Millis] = 30_000
 """Leases are renewed by this much before a dead letter is written."""
 
+DEAD_ALREADY: Final = Reason(code="DEAD_ALREADY", text="its letter is written already")
 HANDED_BACK: Final = Reason(code="CLAIM_UNAVAILABLE", text="the claim store could not be asked")
 
 
@@ -198,11 +203,60 @@ class OrderedLedger:
         received = await self._broker.receive(queue, limit=limit, lease_ms=lease_ms, worker=worker, wait_ms=wait_ms)
         if not received:
             return []
+        claiming = asyncio.ensure_future(self._claim(queue, received, lease_ms=lease_ms, worker=worker, claims=claims))
         try:
-            return await self._claim(queue, received, lease_ms=lease_ms, worker=worker, claims=claims)
-        except (RedriveError, asyncio.CancelledError):
+            taken = await asyncio.shield(claiming)
+        except asyncio.CancelledError:
+            await asyncio.shield(self._release(claiming, received))
+            raise
+        except RedriveError:
             await asyncio.shield(self._hand_back(received))
             raise
+        return taken if self._counts_starts else await self._without_remains(taken)
+
+    async def _release(self, claiming: asyncio.Future[list[Taken]], received: Sequence[Received]) -> None:
+        """Whoever asked has gone. A claim that is being made cannot be called back: it is made, then released, so that
+        nobody takes it for a start.
+        """
+        end = settlement.Requeue(due_at=self._clock.now(), reason=HANDED_BACK)
+        try:
+            await self.commit([End(taken=each, settlement=end) for each in await claiming])
+        except RedriveError:
+            await self._hand_back(received)
+
+    async def _without_remains(self, taken: list[Taken]) -> list[Taken]:
+        """Without copies of messages whose letters are written already: their delivery ended as a dead letter, and the
+        connection was lost before the broker heard of it. They do not run again; they leave the queue as they were
+        about to.
+        """
+        remains = [each for each in taken if _may_remain(each) and await self._is_dead(each)]
+        if not remains:
+            return taken
+        end = settlement.DeadLetter(reason=DEAD_ALREADY)
+        await self._broker.settle([Settle(lease=each.received.lease, settlement=end) for each in remains])
+        refs = [ref for each in remains if (ref := _ref(each)) is not None]
+        await self._claims.finish([ClaimEnd(ref=ref, state=ClaimState.DEAD_LETTERED) for ref in refs])
+        return [each for each in taken if each not in remains]
+
+    async def _is_dead(self, taken: Taken) -> bool:
+        message = taken.received.message
+        assert isinstance(taken.verdict, Acquired)
+        name = letter_id(
+            taken.verdict.ref.queue,
+            key=message.key,
+            cycle=taken.verdict.cycle - 1,
+            message_id=message.id,
+            position="",
+            published_at=message.published_at,
+        )
+        found = await self._letters.get(name)
+        # One that names its letter was moved back from the dead-letter queue, by hand.
+        return (
+            found is not None
+            and found[0].state in OPEN_STATES
+            and found[0].outstanding_job is None
+            and message.headers.get(HEADER_LETTER) != name
+        )
 
     async def _claim(
         self, queue: str, received: Sequence[Received], *, lease_ms: Millis, worker: str, claims: bool
@@ -419,6 +473,20 @@ def _is_live(record: ClaimRecord, now: int) -> bool:
 
 def _ref(taken: Taken) -> ClaimRef | None:
     return taken.verdict.ref if isinstance(taken.verdict, Acquired) else None
+
+
+def _may_remain(taken: Taken) -> bool:
+    """Whether this is the first start after a dead letter, of a copy that was handed out before. A message that does
+    not say when it was sent cannot be told from its producer's next one of the same key.
+    """
+    verdict, received = taken.verdict, taken.received
+    return (
+        type(verdict) is Acquired
+        and verdict.cycle > 0
+        and verdict.attempts == 1
+        and received.redelivered
+        and received.message.published_at > 0
+    )
 
 
 def _is_closed_by(letter: Letter, end: End) -> bool:
