@@ -18,7 +18,7 @@ from redrive.core.letters.letter import ReviewState
 from redrive.core.message import Message, Properties
 from redrive.core.ports import Features, Outgoing, Settle
 from redrive.core.topology.entry import dead_letter_outgoing
-from redrive.core.topology.model import Topology
+from redrive.core.topology.model import Queue, Topology
 from redrive.core.topology.wiring import DeadLetterRoute, RejectRetry, Tier, TierRetry, Wiring
 from redrive.runtime import adapters
 from redrive.runtime.backend import Backend
@@ -206,6 +206,25 @@ async def test_a_forged_letter_closes_nothing(make_shop: MakeShop) -> None:
         (letter,) = await letters(shop)
 
     assert ReviewState.PENDING is letter.state
+
+
+@pytest.mark.parametrize(("limit", "arguments", "is_told"), [
+    ("29m", {}, False), ("30m", {}, True), ("2h", {"x-consumer-timeout": 10_000_000}, False), (None, {}, False),
+])  # fmt: skip
+async def test_a_handler_that_may_outlast_the_brokers_patience_is_told_at_the_start(
+    make_shop: MakeShop, limit: str | None, arguments: dict[str, Any], is_told: bool
+) -> None:
+    """Case DS-05."""
+    shop = make_shop(WithExchanges, topology=Topology(queues=(Queue(name="orders", arguments=arguments),)))
+
+    @shop.consumer("orders", timeout=limit)
+    async def handle(order: dict[str, Any]) -> None: ...
+
+    told = Told(shop)
+    async with working(shop):
+        await told.until("worker.started")
+
+    assert is_told == bool(told.named("consumer.outlasts_broker"))
 
 
 # ------------------------------------------------------------------------------------------------- counting
@@ -510,7 +529,12 @@ async def test_a_handler_sees_where_the_message_was_first_published(make_shop: M
     async def handle(order: dict[str, Any], delivery: Delivery) -> None:
         seen.append((delivery.exchange, delivery.routing_key))
 
-    death: dict[str, Any] = {"queue": "orders", "reason": "rejected", "exchange": "events", "routing-keys": ["order.created"]}
+    death: dict[str, Any] = {
+        "queue": "orders",
+        "reason": "rejected",
+        "exchange": "events",
+        "routing-keys": ["order.created"],
+    }
     back = Message(
         id="m-1",
         body=b"{}",

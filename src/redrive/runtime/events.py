@@ -172,6 +172,15 @@ EVENTS: Final[Mapping[str, EventType]] = {
         text="Claims and letters lie in a file of this host: workers on other hosts do not see them",
         fields={"store": "the file", "broker": "URL of the broker, masked"},
     ),
+    "consumer.outlasts_broker": EventType(
+        level=Level.WARN,
+        text="The handler may take longer than the broker waits for an acknowledgement: it will cut the channel",
+        fields={
+            "queue": "consumer queue",
+            "timeout_ms": "the handler's limit",
+            "broker_timeout_ms": "the broker's, as the topology says or by its default",
+        },
+    ),
     "worker.draining": EventType(
         level=Level.INFO,
         text="Worker draining",

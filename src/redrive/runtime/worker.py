@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from redrive.core.idempotency import Acquired, ClaimState
 from redrive.core.ports import ClaimEnd, End
+from redrive.core.topology.model import consumer_timeout_ms
 from redrive.core.units import Millis
 from redrive.errors import ConfigurationError
 from redrive.runtime.gate import Gate
@@ -128,8 +129,7 @@ class Worker:
         upkeep = Upkeep(app.backend, clock, app.events, owner=self.name, interval_ms=app.settings.upkeep_interval_ms)
         beside = [asyncio.create_task(job) for job in (upkeep.run(), self._expire(keeper))]
         keeper.start()
-        if app.backend.local_store is not None:
-            app.events.emit("store.is_local", store=app.backend.local_store, broker=app.backend.url)
+        self._warn()
         app.events.emit("worker.started", worker=self.name, queues=list(self.queues), pid=os.getpid())
         try:
             for each in pipelines:
@@ -143,6 +143,23 @@ class Worker:
             raise
         finally:
             await self._end(keeper, beside)
+
+    def _warn(self) -> None:
+        """Say what may surprise somebody later."""
+        app = self.app
+        if app.backend.local_store is not None:
+            app.events.emit("store.is_local", store=app.backend.local_store, broker=app.backend.url)
+        if not app.backend.features.exchanges:
+            return
+        for consumer in (app.consumers[queue] for queue in self.queues):
+            limit_ms = consumer_timeout_ms(app.topology, consumer.queue)
+            if consumer.timeout_ms is not None and consumer.timeout_ms >= limit_ms:
+                app.events.emit(
+                    "consumer.outlasts_broker",
+                    queue=consumer.queue,
+                    timeout_ms=consumer.timeout_ms,
+                    broker_timeout_ms=limit_ms,
+                )
 
     async def _expire(self, keeper: LeaseKeeper) -> None:
         """The loop's own look at the leases, for the time when a renewal hangs."""

@@ -123,6 +123,18 @@ def _joined(left: Iterable[Any], right: Iterable[Any]) -> tuple[Any, ...]:
 
 EMPTY: Final = Topology()
 
+DEFAULT_CONSUMER_TIMEOUT_MS: Final[Millis] = 1_800_000
+"""How long a RabbitMQ from 3.8.15 on waits for an acknowledgement before it closes the channel."""
+
+
+def consumer_timeout_ms(topology: Topology, queue: str) -> Millis:
+    """How long the broker lets a delivery of this queue wait for its acknowledgement, as far as the topology tells."""
+    for each in topology.queues:
+        found = each.arguments.get("x-consumer-timeout") if each.name == queue else None
+        if isinstance(found, int) and not isinstance(found, bool):
+            return found
+    return DEFAULT_CONSUMER_TIMEOUT_MS
+
 
 def ttl_of(queue: Queue) -> Millis | None:
     """The message TTL a queue is declared with, in ms."""
