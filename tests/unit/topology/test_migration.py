@@ -264,6 +264,23 @@ def test_what_waits_for_a_queue_by_its_name_is_waited_for_before_the_queue_is_de
     assert waited < actions.index(Delete(queue="wms.queue.wms-a", vhost="/"))
 
 
+def test_a_holding_queue_that_is_left_is_waited_for_by_its_own_migration_alone() -> None:
+    seed, want = fanout_bus("wms-a", safe=True), fanout_bus("wms-a", delay="45s")
+    model = broker(seed)
+    carry_out(model, migrations(want, model.topology)[:1], steps=5)
+
+    found = migrations(want, model.topology)
+
+    held = f"wms.retry-queue.wms-a{SUFFIX}"
+    assert held in {queue.name for queue in model.topology.queues}
+    assert [found[0].queue.name] == [
+        each.queue.name
+        for each in found
+        for step in each.steps
+        if isinstance(step.action, AwaitEmpty) and step.action.queue == held
+    ]
+
+
 def test_a_queue_that_would_drop_the_oldest_is_never_filled_beyond_its_length() -> None:
     bounded = Topology(queues=(Queue(name="orders", arguments={"x-max-length": 10}),))
     refusing = Topology(queues=(Queue(name="orders", arguments={"x-max-length": 10, "x-overflow": "reject-publish"}),))

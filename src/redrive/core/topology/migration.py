@@ -76,7 +76,7 @@ class Move:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AwaitEmpty:
     """Wait until the queue is empty by itself: its messages expire into the queue they are meant for, within
-    `at_most_ms`. If it is not empty then, stop here.
+    `at_most_ms`. If it is not empty then, stop here. Gone already is no error.
     """
 
     queue: str
@@ -242,7 +242,7 @@ class _Way:
 
     def _feeders(self) -> list[Queue]:
         """Wait queues that send to this queue by name, without making sure that it is there. Those of this topology
-        have been migrated before.
+        have been migrated before, and their holding queues are gone.
         """
         there = {(each.vhost, each.name): each for each in self.broker.queues}
         there |= {(each.vhost, each.name): each for each in self.wanted.queues if (each.vhost, each.name) in there}
@@ -251,6 +251,7 @@ class _Way:
             for queue in sorted(there.values(), key=_order)
             if queue.vhost == self.want.vhost
             and _waits(queue)
+            and not queue.name.endswith(SUFFIX)
             and queue.arguments.get("x-dead-letter-exchange") == ""
             and queue.arguments.get("x-dead-letter-routing-key") == self.want.name
             and queue.arguments.get("x-dead-letter-strategy") != "at-least-once"
