@@ -9,7 +9,7 @@ and every search has a budget.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from enum import Enum
 from typing import Final, TypeAlias
 
@@ -30,7 +30,7 @@ EVERY: Final[Pattern] = (Wild.WORDS,)
 STRANGER: Final = "\N{LATIN SMALL LETTER O WITH STROKE}ther"
 """A word no pattern has: all such words are routed alike."""
 
-BUDGET: Final = 200_000
+BUDGET: Final = 50_000
 """Steps of automata one search may take; beyond it nothing is claimed (`TooComplexError`)."""
 
 
@@ -61,33 +61,38 @@ def shown(pattern: Pattern) -> str:
 
 def start(pattern: Pattern) -> int:
     """The states before the first word."""
-    return _closed(pattern, 1)
+    return _entered(pattern, 0)
 
 
 def step(pattern: Pattern, states: int, word: str) -> int:
     """The states after one more word; 0: no key that begins so matches."""
-    after, place = 0, 0
-    while states >> place:
-        if states >> place & 1 and place < len(pattern):
-            token = pattern[place]
-            if token is Wild.WORDS:
-                after |= 1 << place
-            elif token is Wild.WORD or token == word:
-                after |= 1 << (place + 1)
+    after = 0
+    while states:
+        lowest = states & -states
+        states ^= lowest
+        place = lowest.bit_length() - 1
+        if place == len(pattern):
+            continue
+        token = pattern[place]
+        if token is Wild.WORDS:
+            after |= _entered(pattern, place)
+        elif token is Wild.WORD or token == word:
+            after |= _entered(pattern, place + 1)
+    return after
+
+
+def _entered(pattern: Pattern, place: int) -> int:
+    """The state at this place, and those that need no further word: `#` may stand for none."""
+    states = 1 << place
+    while place < len(pattern) and pattern[place] is Wild.WORDS:
         place += 1
-    return _closed(pattern, after)
+        states |= 1 << place
+    return states
 
 
 def accepts(pattern: Pattern, states: int) -> bool:
     """Whether the key may end here."""
     return bool(states >> len(pattern) & 1)
-
-
-def _closed(pattern: Pattern, states: int) -> int:
-    for place, token in enumerate(pattern):
-        if token is Wild.WORDS and states >> place & 1:
-            states |= 1 << (place + 1)
-    return states
 
 
 def matches(pattern: Pattern, key: Pattern) -> bool:
@@ -106,7 +111,33 @@ def overlap(left: Pattern, right: Pattern) -> bool:
         return matches(right, left)
     if is_literal(right):
         return matches(left, right)
-    return first_key((left, right), all) is not None
+    seen, waiting = {(0, 0)}, [(0, 0)]
+    while waiting:
+        one, other = waiting.pop()
+        if (one, other) == (len(left), len(right)):
+            return True
+        for place in _together((left, one), (right, other)):
+            if place not in seen:
+                seen.add(place)
+                waiting.append(place)
+    return False
+
+
+def _together(left: tuple[Pattern, int], right: tuple[Pattern, int]) -> Iterator[tuple[int, int]]:
+    """Where two patterns may be after reading nothing, or one word that both take."""
+    (one, at), (other, there) = left, right
+    first = one[at] if at < len(one) else None
+    second = other[there] if there < len(other) else None
+    if first is Wild.WORDS:
+        yield at + 1, there
+    if second is Wild.WORDS:
+        yield at, there + 1
+    if (
+        first is not None
+        and second is not None
+        and (first == second or isinstance(first, Wild) or isinstance(second, Wild))
+    ):
+        yield at + (first is not Wild.WORDS), there + (second is not Wild.WORDS)
 
 
 def vocabulary(patterns: Iterable[Pattern]) -> list[str]:

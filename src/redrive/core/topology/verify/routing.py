@@ -58,13 +58,15 @@ class Bound:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Route:
     """Where messages with these keys go. `queues`: all that may get one. `lost`: a key that no queue gets, None where
-    every key finds one. `missing`: the exchange that is not there. `undecided`: why `queues` and `lost` are not sure.
+    every key finds one. `missing`: the exchange that is not there. `undecided`: why `queues` and `lost` are not sure;
+    `is_complex`: only for want of time.
     """
 
     queues: frozenset[QueueId] = frozenset()
     lost: str | None = None
     missing: str | None = None
     undecided: str | None = None
+    is_complex: bool = False
 
     @property
     def is_sure(self) -> bool:
@@ -99,6 +101,7 @@ class Router:
         self._exact: dict[tuple[str, str], dict[Pattern, list[Bound]]] = {}
         self.dangling: list[Binding] = []
         self._memo: dict[tuple[str, str, Keys], Route] = {}
+        self._overlaps: dict[tuple[Pattern, Pattern], bool] = {}
         for binding in topology.bindings:
             self._bind(binding)
 
@@ -182,14 +185,16 @@ class Router:
         places = list(self._closure(vhost, exchange))
         bounds = [bound for place in places for bound in self._bound.get(place, ())]
         try:
-            fitting = [each.pattern for each in bounds if each.pattern is not None and overlap(pattern, each.pattern)]
+            fitting = [
+                each.pattern for each in bounds if each.pattern is not None and self._overlap(pattern, each.pattern)
+            ]
             may = self._reach(
                 vhost,
                 exchange,
                 lambda place: (
                     each
                     for each in self._bound.get(place, ())
-                    if each.pattern is None or overlap(pattern, each.pattern)
+                    if each.pattern is None or self._overlap(pattern, each.pattern)
                 ),
                 alternates=True,
             )
@@ -202,8 +207,14 @@ class Router:
             lost = self._first_lost((vhost, exchange), pattern, list(dict.fromkeys(fitting)))
         except TooComplexError:
             queues = frozenset(QueueId(vhost, each.destination) for each in bounds if not each.to_exchange)
-            return Route(queues=queues, undecided="more bindings than can be walked for every key")
+            return Route(queues=queues, undecided="more bindings than can be walked for every key", is_complex=True)
         return _told(may, lost=lost)
+
+    def _overlap(self, left: Pattern, right: Pattern) -> bool:
+        known = self._overlaps.get((left, right))
+        if known is None:
+            known = self._overlaps[left, right] = overlap(left, right)
+        return known
 
     def _first_lost(self, place: tuple[str, str], pattern: Pattern, patterns: list[Pattern]) -> str | None:
         def is_lost(flags: Iterable[bool]) -> bool:

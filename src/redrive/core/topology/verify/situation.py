@@ -178,11 +178,11 @@ _WAITING: Final = frozenset(
 _RESTING: Final = frozenset(
     {
         "dlq",
+        "dlqs",
         "dlx",
         "dead",
         "deadletter",
         "deadletters",
-        "dlqs",
         "parked",
         "parking",
         "park",
@@ -190,11 +190,16 @@ _RESTING: Final = frozenset(
         "error",
         "errors",
     }
-    | {"failed", "failures", "graveyard", "unrouted", "unroutable", "quarantine", "invalid", "rejected", "morgue"}
+    | {"failed", "failures", "graveyard", "unrouted", "unroutable", "quarantine", "invalid", "rejected", "skipped"}
 )
 
 
-def _words(name: str) -> set[str]:
+RETRYING: Final = frozenset({"retry", "retries", "backoff", "redelivery", "redeliver", "attempt"})
+"""Words in the name of a queue from which failed messages come back."""
+
+
+def words(name: str) -> set[str]:
+    """The words of a name, in small letters: at hyphens, dots, digits and capitals."""
     spaced = re.sub(r"([a-z0-9])([A-Z])", r"\1 \2", name)
     return {word.lower() for word in re.split(r"[^A-Za-z0-9]+", spaced) if word}
 
@@ -210,7 +215,7 @@ def _roles(
     if consumers is not None:
         told = set(consumers) | {name.name for name in wirings}
         return {
-            name: Role.CONSUMED if name.name in told else _unread(setting, _words(name.name))
+            name: Role.CONSUMED if name.name in told else _unread(setting, words(name.name))
             for name, setting in settings.items()
         }
     dead = {wiring.dead_letter_queue for wiring in wirings.values()}
@@ -228,19 +233,26 @@ def _roles(
     }
 
 
-def _unread(setting: Effective, words: set[str]) -> Role:
+def _unread(setting: Effective, said: set[str]) -> Role:
     """Of a queue nobody consumes: whether messages leave it again."""
     goes_on = setting.dead_letter_exchange is not None
-    return Role.WAITING if goes_on and (setting.ttl_ms is not None or words & _WAITING) else Role.RESTING
+    waits = setting.ttl_ms is not None or (said & _WAITING and _is_meant_to_go_on(setting))
+    return Role.WAITING if goes_on and waits else Role.RESTING
+
+
+def _is_meant_to_go_on(setting: Effective) -> bool:
+    """Its own arguments say where to; a policy may say so of every queue there is."""
+    by = setting.decided_by("dead-letter-exchange")
+    return by is not None and by.kind == "argument"
 
 
 def _named(name: QueueId, setting: Effective) -> Role | None:
     """What its name says, where its settings do not contradict; None: what it is depends on its place."""
-    words, goes_on = _words(name.name), setting.dead_letter_exchange is not None
-    if goes_on and words & _WAITING:
+    said, goes_on = words(name.name), setting.dead_letter_exchange is not None
+    if goes_on and said & _WAITING and (setting.ttl_ms is not None or _is_meant_to_go_on(setting)):
         return Role.WAITING
-    if words & _RESTING and not (goes_on and setting.ttl_ms is None):
-        return Role.WAITING if goes_on else Role.RESTING
+    if said & _RESTING and not (setting.ttl_ms is None and _is_meant_to_go_on(setting)):
+        return Role.WAITING if goes_on and setting.ttl_ms is not None else Role.RESTING
     return Role.CONSUMED if goes_on and setting.ttl_ms is None else None
 
 

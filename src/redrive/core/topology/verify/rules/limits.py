@@ -93,9 +93,10 @@ def _no_limit_before_its_time(at: _At) -> Iterator[Finding]:
 def _rejects(at: _At) -> Iterator[Finding]:
     situation, queue, setting = at.situation, at.queue, at.setting
     if setting.dead_letter_exchange is None and situation.roles[queue] is Role.CONSUMED:
+        declared = situation.queues[queue]
         yield _of(
             "L21",
-            Severity.WARNING,
+            Severity.INFO if declared.auto_delete and not declared.durable else Severity.WARNING,
             queue,
             f'"{queue.name}" has no dead-letter exchange: a message its consumer rejects without requeue is dropped.',
         )
@@ -352,9 +353,9 @@ def _durable(at: _At) -> Iterator[Finding]:
     situation, queue = at.situation, at.queue
     declared = situation.queues[queue]
     if not declared.durable:
-        yield _of(
-            "L30", Severity.WARNING, queue, f'"{queue.name}" is not durable: gone with its messages after a restart.'
-        )
+        # Without both it is meant to be temporary, like a queue of answers.
+        severity = Severity.INFO if declared.auto_delete else Severity.WARNING
+        yield _of("L30", severity, queue, f'"{queue.name}" is not durable: gone with its messages after a restart.')
     elif declared.auto_delete:
         yield _of(
             "L30",

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from redrive.core.topology.verify.findings import Finding, Severity
 from redrive.core.topology.verify.routing import DEFAULT, Keys, QueueId
-from redrive.core.topology.verify.situation import AUTOMATIC, Cause, Role, Situation
+from redrive.core.topology.verify.situation import AUTOMATIC, RETRYING, Cause, Role, Situation, words
 from redrive.core.topology.verify.ways import Entry, Hop, Node, Return, Walk, cycles, is_sure, nodes, shown_cycle
 from redrive.core.topology.verify.wording import named, quoted, way
 from redrive.core.topology.wiring import RejectRetry, TierRetry
@@ -229,19 +229,23 @@ def _is_open(situation: Situation, last: Node, queue: QueueId) -> bool:
 
 
 def _unfed(situation: Situation, wait: QueueId, back: Return) -> Iterator[Finding]:
-    """A waiting queue nobody is known to publish to: what its messages come back to."""
+    """A waiting queue nobody is known to publish to: what its messages come back to. Whether they are retries, and not
+    messages published to arrive later, its name has to say.
+    """
     arrivals = sorted(back.arrivals)
+    is_retry = bool(words(wait.name) & RETRYING)
     if len(arrivals) > 1 and back.is_sure:
         yield Finding(
             code="L23",
-            severity=Severity.ERROR,
+            severity=Severity.ERROR if is_retry else Severity.INFO,
             vhost=wait.vhost,
             queue=wait.name,
             story=f'What waits in "{wait.name}" goes to {quoted([each.name for each in arrivals])}'
-            " at once: a retry of one of them comes to all.",
+            f" at once: {'a' if is_retry else 'if it is a'} retry of one of "
+            f"them{' ' if is_retry else ', it '}comes to all.",
             path=back.arrivals[arrivals[-1]],
         )
-    elif len(arrivals) == 1 and _is_open(situation, back.last[arrivals[0]], arrivals[0]):
+    elif is_retry and len(arrivals) == 1 and _is_open(situation, back.last[arrivals[0]], arrivals[0]):
         yield _latent(situation, (arrivals[0], wait), back.arrivals[arrivals[0]])
 
 

@@ -49,17 +49,18 @@ def _target(situation: Situation, queue: QueueId, lettering: DeadLettering) -> I
             path=(queue.name, named(lettering.exchange), "nothing"),
         )
         return
+    milder = Severity.WARNING if situation.roles[queue] is Role.CONSUMED else Severity.INFO
     for keys, route in zip(lettering.keys, lettering.routes, strict=True):
         if route.undecided is not None:
-            yield _undecided(queue, lettering, route)
+            yield _undecided(queue, lettering, route, milder=milder)
         elif route.lost is not None:
-            yield _lost((queue, lettering), keys, route, fate=fate)
+            yield _lost((queue, lettering), keys, route, fate=fate, milder=milder)
 
 
-def _undecided(queue: QueueId, lettering: DeadLettering, route: Route) -> Finding:
+def _undecided(queue: QueueId, lettering: DeadLettering, route: Route, *, milder: Severity) -> Finding:
     return Finding(
         code="L28",
-        severity=Severity.WARNING,
+        severity=milder if route.is_complex else Severity.WARNING,
         vhost=queue.vhost,
         queue=queue.name,
         story=f'Where dead letters of "{queue.name}" go cannot be decided: {route.undecided}.',
@@ -67,11 +68,11 @@ def _undecided(queue: QueueId, lettering: DeadLettering, route: Route) -> Findin
     )
 
 
-def _lost(place: tuple[QueueId, DeadLettering], keys: Keys, route: Route, *, fate: str) -> Finding:
+def _lost(place: tuple[QueueId, DeadLettering], keys: Keys, route: Route, *, fate: str, milder: Severity) -> Finding:
     queue, lettering = place
     is_sure = all(is_literal(key) for key in keys)
-    # A queue bound to everything: which keys there are in fact, nobody knows here.
-    severity = Severity.ERROR if is_sure or not route.queues else Severity.WARNING
+    # Of a binding with wildcards nobody knows here which keys there are in fact.
+    severity = Severity.ERROR if is_sure or not route.queues else milder
     key = f'key "{route.lost}"' if is_sure else f'a key such as "{route.lost}" (it came with "{shown(keys[0])}")'
     return Finding(
         code="L3",
