@@ -15,6 +15,7 @@ from redrive.core.letters.letter import ReviewState, letter_id
 from redrive.core.message import HEADER_LETTER
 from redrive.core.ports import End, Outgoing, ReviewChange, Settle, Taken
 from redrive.core.settlement import Reason, Settlement
+from redrive.runtime.dead_letter_queues import EntryOf
 from redrive.runtime.ledger import OrderedLedger
 from redrive.runtime.starts import GONE_AFTER_MS, digest_of
 from redrive.stores.memory import MemoryClaimStore, MemoryJobStore, MemoryLetterStore
@@ -36,10 +37,17 @@ class Shop:
         self.letters = MemoryLetterStore()
         self.ledger = self.process()
 
-    def process(self) -> OrderedLedger:
+    def process(self, *, entry_of: EntryOf | None = None) -> OrderedLedger:
         """What a new process starts with."""
         jobs = MemoryJobStore(self.letters, self.clock)
-        return OrderedLedger(broker=self.broker, claims=self.claims, letters=self.letters, jobs=jobs, clock=self.clock)
+        return OrderedLedger(
+            broker=self.broker,
+            claims=self.claims,
+            letters=self.letters,
+            jobs=jobs,
+            clock=self.clock,
+            entry_of=entry_of,
+        )
 
     async def take(self, worker: str, *, ledger: OrderedLedger | None = None, claims: bool = True) -> list[Taken]:
         return await (ledger or self.ledger).take(
@@ -409,12 +417,9 @@ async def test_what_its_producer_sends_again_runs(shop: Shop) -> None:
     await shop.ledger.publish([outgoing("m-1", published_at=later)])
 
     (again,) = await shop.take("w2")
-    await shop.hand_back([again])
-    shop.broker._inner._queue(QUEUE).copies[again.received.lease.ref].is_redelivered = True
-    (once_more,) = await shop.take("w2")
 
-    assert isinstance(once_more.verdict, Acquired)
-    assert 1 == once_more.verdict.attempts
+    assert isinstance(again.verdict, Acquired)
+    assert 1 == again.verdict.attempts
 
 
 async def test_a_copy_that_names_its_letter_runs(shop: Shop) -> None:
@@ -424,13 +429,29 @@ async def test_a_copy_that_names_its_letter_runs(shop: Shop) -> None:
     name = letter_id(QUEUE, key="m-1", cycle=1, message_id="m-1", position="", published_at=sent.published_at)
     await shop.letters.put([letter(name, message=sent)])
     await shop.broker.publish([outgoing("m-1", headers={HEADER_LETTER: name})])
+
     (moved,) = await shop.take("w2")
-    await shop.hand_back([moved])
-    shop.broker._inner._queue(QUEUE).copies[moved.received.lease.ref].is_redelivered = True
 
-    (again,) = await shop.take("w2")
+    assert isinstance(moved.verdict, Acquired)
 
-    assert isinstance(again.verdict, Acquired)
+
+@pytest.mark.parametrize("is_redelivered", [False, True], ids=["moved by hand", "handed out again"])
+async def test_what_the_broker_itself_has_put_away_and_somebody_moved_back_runs(
+    shop: Shop, is_redelivered: bool
+) -> None:
+    shop.ledger = shop.process(entry_of=lambda _: None)
+    dead = await dead_and_cut_off(shop)
+    if not is_redelivered:
+        await shop.take("w2")
+        await shop.broker.publish([Outgoing(queue=QUEUE, message=dead.received.message)])
+        # The key was dead-lettered once more with the copy that left; its letter is of the cycle before.
+        sent = dead.received.message
+        name = letter_id(QUEUE, key="m-1", cycle=1, message_id="m-1", position="", published_at=sent.published_at)
+        await shop.letters.put([letter(name, message=sent)])
+
+    taken = await shop.take("w3")
+
+    assert is_redelivered == (taken == [])
 
 
 async def test_a_take_that_is_cancelled_while_it_claims_leaves_no_start_behind(shop: Shop) -> None:

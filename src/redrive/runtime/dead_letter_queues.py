@@ -46,6 +46,10 @@ class DeadLetterQueues:
         if entries:
             await self._broker.publish(entries)
 
+    def has_entry(self, letter: Letter) -> bool:
+        """Whether what lies in its dead-letter queue is an entry that names it."""
+        return bool(letter.dead_letter_queue) and self._entry_of(letter) is not None
+
     async def trim(self, gone: Sequence[Letter]) -> None:
         """Drop the entries of these letters, which are no longer open, as far as they are found."""
         for queue in self._remember(gone):

@@ -17,9 +17,9 @@ true?
 - after the put: the message comes again. Its letter has the same id, so the one on record stays.
 - after the publish: as before, with a second entry in the dead-letter queue under the same id.
 - after the claim's end: the message comes again and, the key being dead-lettered, starts a new cycle: it is tried
-  once more from the start and, failing again, leaves a second letter of the next cycle. That is the duplicate. (A
-  broker that says that it handed a copy out before spares us this, where the message says when it was sent: its letter
-  is found by that, and the copy leaves the queue unseen.)
+  once more from the start and, failing again, leaves a second letter of the next cycle. That is the duplicate. (Where
+  the broker does not count starts and the message says when it was sent, the letter is found by that, and the copy
+  leaves the queue unseen.)
 
 `commit` of any other end: end the claim, close the letter the copy came from, settle.
 - after the claim's end: the message comes again. Processed: it is a duplicate and acknowledged unseen. Failed or
@@ -250,13 +250,12 @@ class OrderedLedger:
             published_at=message.published_at,
         )
         found = await self._letters.get(name)
-        # One that names its letter was moved back from the dead-letter queue, by hand.
-        return (
-            found is not None
-            and found[0].state in OPEN_STATES
-            and found[0].outstanding_job is None
-            and message.headers.get(HEADER_LETTER) != name
-        )
+        if found is None or found[0].state not in OPEN_STATES or found[0].outstanding_job is not None:
+            return False
+        # Somebody may have moved it back from its dead-letter queue by hand. An entry names its letter; what the broker
+        # itself has put there does not, but then it comes as a message nobody has had in hand.
+        is_marked = self._dead_letter_queues.has_entry(found[0])
+        return message.headers.get(HEADER_LETTER) != name and (is_marked or taken.received.redelivered)
 
     async def _claim(
         self, queue: str, received: Sequence[Received], *, lease_ms: Millis, worker: str, claims: bool
@@ -476,17 +475,12 @@ def _ref(taken: Taken) -> ClaimRef | None:
 
 
 def _may_remain(taken: Taken) -> bool:
-    """Whether this is the first start after a dead letter, of a copy that was handed out before. A message that does
-    not say when it was sent cannot be told from its producer's next one of the same key.
+    """Whether this is the first start after a dead letter. A message that does not say when it was sent cannot be told
+    from its producer's next one of the same key.
     """
-    verdict, received = taken.verdict, taken.received
-    return (
-        type(verdict) is Acquired
-        and verdict.cycle > 0
-        and verdict.attempts == 1
-        and received.redelivered
-        and received.message.published_at > 0
-    )
+    verdict = taken.verdict
+    is_first = type(verdict) is Acquired and verdict.cycle > 0 and verdict.attempts == 1
+    return is_first and taken.received.message.published_at > 0
 
 
 def _is_closed_by(letter: Letter, end: End) -> bool:

@@ -4,8 +4,8 @@ A message with a key has its claim: the record tells of the start before. One wi
 digest of what it says, which survives the worker; that counts crashes and nothing else, so that a message that kills
 its worker ends as WORKER_LOST. Copies that say the same are told apart only while they run: each takes the first
 number that is free, and a copy whose start was lost is found again under its number. Such a record keeps no message
-from being handled: where the numbers nearby are taken, the start is not counted. Only a copy that was handed out
-before waits, while it may be the one whose worker is about to be taken for dead.
+from being handled: where the numbers nearby are taken, the start is not counted. Only while a worker that had such a
+copy is about to be taken for dead, copies of it wait: one of them may be what killed it.
 
 Who holds a claim and is gone: the broker says whose connection is over. A worker that lost its connection is back
 within moments and goes on, so only one that stays away for `GONE_AFTER_MS` is taken for dead; until then its messages
@@ -96,7 +96,7 @@ class Starts:
                 if isinstance(verdict, Acquired):
                     counted[place] = verdict
                     self._hold(scopes[place], number)
-                elif received[place].redelivered and _owner(verdict) in self._missing_ms:
+                elif _owner(verdict) in self._missing_ms:
                     counted[place] = verdict
             waiting = [place for place in waiting if place not in counted]
         return [_counted(each, counted.get(place)) for place, each in enumerate(received)]
