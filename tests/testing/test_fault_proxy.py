@@ -197,5 +197,5 @@ def test_delayed_bytes_come_late_and_whole(proxy: FaultProxy, client: socket.soc
 def test_a_server_that_is_away_is_a_reset_for_the_client(proxy: FaultProxy) -> None:
     with socket.create_server(("127.0.0.1", 0)) as unused:
         port = unused.getsockname()[1]
-    with FaultProxy("127.0.0.1", port) as lonely, connected(lonely) as client, pytest.raises(ConnectionResetError):
+    with FaultProxy("127.0.0.1", port) as lonely, pytest.raises(ConnectionResetError), connected(lonely) as client:
         client.recv(1)

@@ -52,8 +52,6 @@ def unpack_newer_rabbitmq(folder: Path) -> None:
     unfinished.parent.mkdir(parents=True, exist_ok=True)
     options = ("--variant=minbase", "--include=rabbitmq-server")
     _run("debootstrap", *options, NEWER_RELEASE, str(unfinished), *_mirror())
-    # The node calls itself redrive-...@localhost.
-    (unfinished / "etc" / "hosts").write_text("127.0.0.1 localhost\n", "ascii")
     shutil.rmtree(unfinished / "var" / "cache" / "apt" / "archives", ignore_errors=True)
     unfinished.rename(folder)
 

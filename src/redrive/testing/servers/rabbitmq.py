@@ -308,7 +308,9 @@ class RabbitNode(RabbitServer):
             "ERL_EPMD_PORT": self._epmd_port,
             "ERL_EPMD_ADDRESS": LOOPBACK,
             "ERL_CRASH_DUMP": f"{inside}/erl_crash.dump",
-            "RABBITMQ_NODENAME": f"redrive-{self._epmd_port}@localhost",
+            # An address as its host's name: nothing has to be looked up, on machines without /etc/hosts neither.
+            "RABBITMQ_NODENAME": f"redrive-{self._epmd_port}@{LOOPBACK}",
+            "RABBITMQ_USE_LONGNAME": "true",
             "RABBITMQ_DIST_PORT": self._dist_port,
             "RABBITMQ_CONFIG_FILE": f"{inside}/rabbitmq.conf",
             "RABBITMQ_CONF_ENV_FILE": f"{inside}/rabbitmq-env.conf",
