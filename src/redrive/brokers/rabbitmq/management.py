@@ -152,7 +152,7 @@ class Management:
         )
 
     async def put_policy(self, policy: Policy, *, operator: bool = False) -> None:
-        """Declare it, in place of one of that name. Needs the tag `policymaker`; an operator policy, `administrator`."""
+        """Declare it, in place of one of its name; with the tag `policymaker`, an operator policy `administrator`."""
         kind = "operator-policies" if operator else "policies"
         body = {
             "pattern": policy.pattern,

@@ -340,7 +340,7 @@ class Session:
 
     @classmethod
     async def open(cls, url: str) -> Session:
-        """Connect. Raises `BrokerUnavailableError`; `ConfigurationError` for what is no URL, and for a refused login."""
+        """Raises `BrokerUnavailableError`; `ConfigurationError` for what is no URL and for a refused login."""
         parameters = connection_parameters(url)
         loop = asyncio.get_running_loop()
         opened: asyncio.Future[AsyncioConnection] = loop.create_future()

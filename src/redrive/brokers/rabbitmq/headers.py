@@ -1,0 +1,491 @@
+"""A `Message` as AMQP properties, and back.
+
+What AMQP has a place for goes there, so that other consumers read it as usual: the id, the content type, headers of
+every kind a table holds exactly, and so on. What it has no place for lies in headers of our own:
+
+    x-redrive-published-at   when it was published (UnixMs); says that redrive wrote the message
+    x-redrive-key            the idempotency key where it is not the message id; void: none
+    x-redrive-tenant, x-redrive-priority, x-redrive-expires-at
+    x-redrive-history        earlier attempts of a copy, as JSON, at most `MAX_HISTORY_BYTES`
+    x-redrive-original       what a retry's rewritten body had in place of what is there now
+    x-redrive-due-at         a delayed copy is not for its handler before that
+    x-redrive-rest           as JSON: whatever AMQP holds not at all, or not exactly (an integer over 64 bits, a time
+                             with microseconds, a lone surrogate, an id over 255 bytes)
+
+None of them shows in `Message.headers`. All may be forged by whoever publishes; junk in one counts as not there, and
+nothing in here raises on what comes from the broker.
+
+Never sent: what the broker counts from (`x-death` and its kin), `CC` and `BCC` (a copy would be routed to them again),
+`user_id` (refused where it is another user's), a reply address of the broker's own. The last four travel in the rest,
+so that the handler sees them at every attempt. `expiration` is set only where a message is published for the first
+time straight to where it goes: on a copy that is to wait it would end the wait.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, fields
+from typing import Any, Final
+
+from redrive.brokers.rabbitmq.tables import (
+    Content,
+    Unreadable,
+    Unwritable,
+    field,
+    read_content,
+    short_string,
+    write_content,
+)
+from redrive.core import wire
+from redrive.core.attempts import HEADER_ATTEMPT
+from redrive.core.letters.letter import Attempt
+from redrive.core.message import (
+    NO_HEADERS,
+    NO_PROPERTIES,
+    OWN_HEADER_PREFIX,
+    HeaderValue,
+    Message,
+    Properties,
+    idempotency_key,
+    is_broker_header,
+    user_headers,
+)
+from redrive.core.text import cut
+from redrive.core.topology.ladder import HEADER_DUE_AT
+from redrive.core.units import MAX_DELAY_MS, UnixMs
+from redrive.errors import InvalidMessageError, SchemaTooNewError
+
+HEADER_PUBLISHED_AT: Final = f"{OWN_HEADER_PREFIX}-published-at"
+HEADER_KEY: Final = f"{OWN_HEADER_PREFIX}-key"
+HEADER_TENANT: Final = f"{OWN_HEADER_PREFIX}-tenant"
+HEADER_PRIORITY: Final = f"{OWN_HEADER_PREFIX}-priority"
+HEADER_EXPIRES_AT: Final = f"{OWN_HEADER_PREFIX}-expires-at"
+HEADER_HISTORY: Final = f"{OWN_HEADER_PREFIX}-history"
+HEADER_ORIGINAL: Final = f"{OWN_HEADER_PREFIX}-original"
+HEADER_REST: Final = f"{OWN_HEADER_PREFIX}-rest"
+
+_FIELDS: Final = frozenset({
+    HEADER_PUBLISHED_AT, HEADER_KEY, HEADER_TENANT, HEADER_PRIORITY, HEADER_EXPIRES_AT, HEADER_HISTORY, HEADER_ORIGINAL,
+    HEADER_DUE_AT, HEADER_REST,
+})  # fmt: skip
+
+MAX_HISTORY_BYTES: Final = 8_192
+"""All own headers together stay below 16 kB; a whole header frame has to fit into 128 kB."""
+MAX_PATCH_BYTES: Final = 32_768
+"""A rewritten body that differs from the first one in a longer stretch is not kept beside it."""
+_MAX_OLD_TEXT_BYTES: Final = 200
+
+_ANONYMOUS: Final = "amqp-"
+_PERSISTENT: Final = 2
+_MAX_OCTET: Final = 255
+_PSEUDO_REPLY_TO: Final = "amq.rabbitmq."
+_ROUTED_AGAIN: Final = frozenset({"cc", "bcc"})
+
+_TEXTS: Final = ("type", "correlation_id", "app_id", "content_encoding")
+_PROPERTY_NAMES: Final = frozenset(each.name for each in fields(Properties))
+
+
+@dataclass(slots=True, kw_only=True)
+class Arrived:
+    """What one delivery's bytes say."""
+
+    message: Message
+    history: tuple[Attempt, ...] = ()
+    due_at: UnixMs | None = None
+    deaths: Any = None
+    """`x-death` as it came, however odd."""
+
+
+# ---------------------------------------------------------------------------------------------------- writing
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Extra:
+    """What a copy carries beyond its message. `headers` win over the message's own."""
+
+    headers: Mapping[str, HeaderValue] | None = None
+    history: tuple[Attempt, ...] = ()
+    attempt: int | None = None
+    due_at: UnixMs | None = None
+    keeps_expiration: bool = False
+
+
+NOTHING: Final = Extra()
+FIRST: Final = Extra(keeps_expiration=True)
+"""A message that is published for the first time, straight to where it goes."""
+
+
+def to_wire(message: Message, *, exchange: str, routing_key: str, extra: Extra = NOTHING) -> bytes:
+    """The content header's flags and values. `exchange` and `routing_key`: under which it will arrive.
+
+    Raises `InvalidMessageError` for a header kind that nothing carries.
+    """
+    rest: dict[str, Any] = {}
+    headers: dict[str, Any] = {}
+    for name, value in message.headers.items():
+        if not is_broker_header(name) and name not in _FIELDS:
+            _put(headers, rest, name, value)
+    if extra.headers:
+        for name, value in extra.headers.items():
+            _put(headers, rest, name, value)
+    headers[HEADER_PUBLISHED_AT] = message.published_at
+    if message.key != message.id:
+        _put(headers, rest, HEADER_KEY, message.key)
+    if message.tenant is not None:
+        _put(headers, rest, HEADER_TENANT, message.tenant)
+    if message.expires_at is not None:
+        headers[HEADER_EXPIRES_AT] = message.expires_at
+    if message.original is not None:
+        _put_original(headers, message)
+    _put_extra(headers, extra)
+    content = Content(headers=headers, delivery_mode=_PERSISTENT)
+    _put_properties(content, rest, message, (exchange, routing_key), keeps_expiration=extra.keeps_expiration)
+    if rest:
+        headers[HEADER_REST] = json.dumps(rest, separators=(",", ":"))
+    try:
+        return write_content(content)
+    except Unwritable as error:
+        raise InvalidMessageError(
+            f'Message "{cut(message.id, _MAX_OLD_TEXT_BYTES)}" holds what no header can carry. It was not sent.'
+        ) from error
+
+
+def _put(headers: dict[str, Any], rest: dict[str, Any], name: str, value: Any) -> None:
+    """Into the table where that keeps it exactly, else into the rest."""
+    kind = type(value)
+    if kind is str and value.isascii() and name.isascii() and len(name) <= _MAX_OCTET:
+        pass
+    elif not _is_exact(name, value):
+        rest.setdefault("headers", {})[name] = wire.tagged(value)
+        return
+    if name.lower() in _ROUTED_AGAIN:
+        rest.setdefault("headers", {})[name] = wire.tagged(value)
+        return
+    headers[name] = value
+
+
+def _is_exact(name: str, value: Any) -> bool:
+    try:
+        short_string(name)
+        field(value)
+    except Unwritable:
+        return False
+    return True
+
+
+def _put_extra(headers: dict[str, Any], extra: Extra) -> None:
+    if extra.attempt is not None:
+        headers[HEADER_ATTEMPT] = extra.attempt
+    if extra.due_at is not None:
+        headers[HEADER_DUE_AT] = extra.due_at
+    if extra.history:
+        text = bounded_history(extra.history)
+        if text:
+            headers[HEADER_HISTORY] = text
+
+
+def _put_properties(
+    content: Content, rest: dict[str, Any], message: Message, route: tuple[str, str], *, keeps_expiration: bool
+) -> None:
+    has_own_id = message.key is not None or not message.id.startswith(_ANONYMOUS)
+    if has_own_id and _is_short(message.id):
+        content.message_id = message.id
+    else:
+        rest["id"] = wire.tagged(message.id)
+    if message.content_type is not None:
+        if _is_short(message.content_type):
+            content.content_type = message.content_type
+        else:
+            rest["content_type"] = message.content_type
+    if message.priority is not None:
+        if 0 <= message.priority <= _MAX_OCTET:
+            content.priority = message.priority
+        else:
+            rest["priority"] = message.priority
+    if message.properties is not NO_PROPERTIES:
+        others = _put_rare(content, message.properties, route, keeps_expiration=keeps_expiration)
+        if others:
+            rest["properties"] = others
+
+
+def _put_rare(
+    content: Content, properties: Properties, route: tuple[str, str], *, keeps_expiration: bool
+) -> dict[str, Any]:
+    """Set what the wire has a place for; the others are returned."""
+    others: dict[str, Any] = {}
+    for name in _TEXTS:
+        text = getattr(properties, name)
+        if text is not None:
+            if _is_short(text):
+                setattr(content, name, text)
+            else:
+                others[name] = text
+    reply_to, expiration = properties.reply_to, properties.expiration
+    if reply_to is not None:
+        if _is_short(reply_to) and not reply_to.startswith(_PSEUDO_REPLY_TO):
+            content.reply_to = reply_to
+        else:
+            others["reply_to"] = reply_to
+    if expiration is not None:
+        if keeps_expiration and is_expiration(expiration):
+            content.expiration = expiration
+        else:
+            others["expiration"] = expiration
+    if properties.timestamp is not None:
+        if 0 <= properties.timestamp < 2**63:
+            content.timestamp = properties.timestamp
+        else:
+            others["timestamp"] = properties.timestamp
+    for name in ("user_id", "delivery_mode", "trace_id"):
+        value = getattr(properties, name)
+        if value is not None:
+            others[name] = value
+    if properties.routing_key is not None and (properties.exchange, properties.routing_key) != route:
+        others["routing_key"], others["exchange"] = properties.routing_key, properties.exchange
+    return others
+
+
+def is_expiration(text: str) -> bool:
+    """Whether the broker takes it: whole milliseconds as text, at most ten years; anything else closes the channel."""
+    return text.isascii() and text.isdigit() and len(text) <= 12 and int(text) <= MAX_DELAY_MS  # noqa: PLR2004
+
+
+def _is_short(text: str) -> bool:
+    if len(text) <= _MAX_OCTET and text.isascii():
+        return True
+    try:
+        return len(text.encode()) <= _MAX_OCTET
+    except UnicodeEncodeError:
+        return False
+
+
+def bounded_history(history: tuple[Attempt, ...]) -> str | None:
+    """The history as JSON within `MAX_HISTORY_BYTES`: tracebacks go first, then texts are cut, then the oldest go."""
+    entries = [wire.attempt_document(entry) for entry in history]
+    text = _history_text(entries)
+    for shorten in (_without_traceback, _with_short_text):
+        for place, entry in enumerate(entries):
+            if len(text) <= MAX_HISTORY_BYTES:
+                return text
+            entries[place] = shorten(entry)
+            text = _history_text(entries)
+    while len(text) > MAX_HISTORY_BYTES and entries:
+        del entries[0]
+        text = _history_text(entries)
+    return text if entries else None
+
+
+def _history_text(entries: list[dict[str, Any]]) -> str:
+    return json.dumps(entries, separators=(",", ":"))
+
+
+def _without_traceback(entry: dict[str, Any]) -> dict[str, Any]:
+    return {name: value for name, value in entry.items() if name != "traceback"}
+
+
+def _with_short_text(entry: dict[str, Any]) -> dict[str, Any]:
+    return {
+        name: cut(value, _MAX_OLD_TEXT_BYTES) if isinstance(value, str) else value for name, value in entry.items()
+    }
+
+
+def _put_original(headers: dict[str, Any], message: Message) -> None:
+    """The stretch in which the first body differs: usually the digits of an attempt number."""
+    body, original = message.body, message.original_body
+    limit = min(len(body), len(original))
+    start = _common(body, original, limit)
+    end = _common(body[::-1], original[::-1], limit - start)
+    stretch = original[start : len(original) - end]
+    if len(stretch) <= MAX_PATCH_BYTES:
+        headers[HEADER_ORIGINAL] = {"start": start, "end": end, "bytes": stretch}
+
+
+def keeps_original(message: Message) -> bool:
+    """Whether the first body survives beside the rewritten one."""
+    if message.original is None:
+        return True
+    headers: dict[str, Any] = {}
+    _put_original(headers, message)
+    return bool(headers)
+
+
+def _common(left: bytes, right: bytes, limit: int) -> int:
+    """How many leading bytes are equal, at most `limit`."""
+    low, high = 0, limit
+    while low < high:
+        middle = (low + high + 1) // 2
+        if left[low:middle] == right[low:middle]:
+            low = middle
+        else:
+            high = middle - 1
+    return low
+
+
+# ---------------------------------------------------------------------------------------------------- reading
+
+
+def from_wire(header: bytes, body: bytes, *, exchange: str, routing_key: str) -> Arrived:
+    """The message of one delivery. Never raises: a content header that cannot be read is as if it were not there."""
+    try:
+        content = read_content(header)
+    except Unreadable:
+        content = Content()
+    table = content.headers
+    if not table:
+        return Arrived(message=_message(content, NO_HEADERS, {}, body, (exchange, routing_key)))
+    own = {name: table.pop(name) for name in _FIELDS.intersection(table)}
+    rest = _rest(own.get(HEADER_REST)) if HEADER_REST in own else {}
+    if "headers" in rest:
+        table.update(rest["headers"])
+    message = _message(content, table or NO_HEADERS, own, body, (exchange, routing_key), rest)
+    history = _history(own[HEADER_HISTORY]) if HEADER_HISTORY in own else ()
+    due_at = _whole(own.get(HEADER_DUE_AT))
+    return Arrived(message=message, history=history, due_at=due_at, deaths=table.get("x-death"))
+
+
+def _message(
+    content: Content,
+    headers: Mapping[str, HeaderValue],
+    own: dict[str, Any],
+    body: bytes,
+    route: tuple[str, str],
+    rest: dict[str, Any] | None = None,
+) -> Message:
+    rest = rest or {}
+    message_id = rest.get("id", content.message_id)
+    published_at = _whole(own.get(HEADER_PUBLISHED_AT))
+    is_ours = published_at is not None
+    if published_at is None:
+        published_at = (content.timestamp or 0) * 1_000
+    if message_id is None:
+        message_id, key = _anonymous(content, headers, body), None
+    elif HEADER_KEY in own:
+        key = _text(own[HEADER_KEY])
+    else:
+        key = idempotency_key(None, message_id)
+    return Message(
+        id=message_id,
+        body=body,
+        content_type=rest.get("content_type", content.content_type),
+        key=key,
+        tenant=_text(own.get(HEADER_TENANT)),
+        priority=rest.get("priority", content.priority),
+        published_at=published_at,
+        expires_at=_whole(own.get(HEADER_EXPIRES_AT)),
+        headers=headers,
+        properties=_properties(content, rest.get("properties"), route, is_ours=is_ours),
+        original=_original(own[HEADER_ORIGINAL], body) if HEADER_ORIGINAL in own else None,
+    )
+
+
+_BY_ROUTE: dict[tuple[str, str], Properties] = {}
+_MAX_ROUTES: Final = 1_000
+
+
+def _properties(content: Content, others: Any, route: tuple[str, str], *, is_ours: bool) -> Properties:
+    plain = (
+        content.correlation_id is None
+        and content.type is None
+        and content.reply_to is None
+        and content.app_id is None
+        and content.user_id is None
+        and content.timestamp is None
+        and content.expiration is None
+        and content.content_encoding is None
+    )
+    mode = None if is_ours else content.delivery_mode
+    if plain and others is None and mode is None:
+        return _of_route(route)
+    set_: dict[str, Any] = {
+        "type": content.type,
+        "correlation_id": content.correlation_id,
+        "reply_to": content.reply_to,
+        "app_id": content.app_id,
+        "user_id": content.user_id,
+        "content_encoding": content.content_encoding,
+        "timestamp": content.timestamp,
+        "expiration": content.expiration,
+        "delivery_mode": mode,
+        "exchange": route[0],
+        "routing_key": route[1],
+    }
+    return Properties(**{**set_, **(others or {})})
+
+
+def _of_route(route: tuple[str, str]) -> Properties:
+    found = _BY_ROUTE.get(route)
+    if found is None:
+        if len(_BY_ROUTE) >= _MAX_ROUTES:
+            _BY_ROUTE.clear()
+        found = _BY_ROUTE[route] = Properties(exchange=route[0], routing_key=route[1])
+    return found
+
+
+def _anonymous(content: Content, headers: Mapping[str, HeaderValue], body: bytes) -> str:
+    """An id for a message that has none: what it says. The same at every delivery; twins share it, which is why it is
+    no idempotency key.
+    """
+    says = (
+        sorted((name, repr(value)) for name, value in user_headers(headers).items()),
+        content.type, content.correlation_id, content.reply_to, content.app_id, content.timestamp,
+        content.content_type, content.content_encoding,
+    )  # fmt: skip
+    digest = hashlib.sha256(body)
+    digest.update(repr(says).encode("utf-8", "surrogatepass"))
+    return f"{_ANONYMOUS}{digest.hexdigest()[:32]}"
+
+
+def _rest(text: Any) -> dict[str, Any]:
+    """The parts of the rest that are what they should be."""
+    try:
+        loaded = json.loads(text)
+        if not isinstance(loaded, dict):
+            return {}
+        found = {name: loaded[name] for name in ("id", "content_type") if isinstance(loaded.get(name), str)}
+        priority = loaded.get("priority")
+        if isinstance(priority, int) and not isinstance(priority, bool):
+            found["priority"] = priority
+        if isinstance(loaded.get("headers"), dict):
+            found["headers"] = {name: wire.untagged(value) for name, value in loaded["headers"].items()}
+        if isinstance(loaded.get("properties"), dict):
+            found["properties"] = _checked_properties(loaded["properties"])
+    except (TypeError, ValueError, RecursionError, InvalidMessageError):
+        return {}
+    return found
+
+
+def _checked_properties(document: dict[str, Any]) -> dict[str, Any]:
+    numbers = {"delivery_mode", "timestamp"}
+    return {
+        name: value
+        for name, value in document.items()
+        if name in _PROPERTY_NAMES
+        if (type(value) is int if name in numbers else isinstance(value, str | None))
+    }
+
+
+def _history(text: Any) -> tuple[Attempt, ...]:
+    try:
+        return wire.history_from_json(text) if isinstance(text, str) and len(text) <= 2 * MAX_HISTORY_BYTES else ()
+    except (ValueError, TypeError, RecursionError, InvalidMessageError, SchemaTooNewError):
+        return ()
+
+
+def _original(patch: Any, body: bytes) -> bytes | None:
+    """The first body; None where the header is not what `_put_original` writes."""
+    if not isinstance(patch, dict):
+        return None
+    start, end, stretch = _whole(patch.get("start")), _whole(patch.get("end")), patch.get("bytes")
+    if start is None or end is None or start + end > len(body) or not isinstance(stretch, bytes):
+        return None
+    return body[:start] + stretch + body[len(body) - end :]
+
+
+def _whole(value: Any) -> int | None:
+    return value if type(value) is int and value >= 0 else None
+
+
+def _text(value: Any) -> str | None:
+    return value if isinstance(value, str) else None
