@@ -162,8 +162,9 @@ class Service:
 
     async def queues(self) -> tuple[QueueView, ...]:
         """Every queue the broker knows, this app consumes, or that has open letters, by name."""
-        depths = {depth.queue: depth for depth in await self._app.backend.broker.depths()}
         stats = await self._app.backend.letters.stats(Selection(states=OPEN_STATES), top=MAX_PAGE)
+        asked = {*self._app.consumers, *stats.by_queue}
+        depths = {depth.queue: depth for depth in await self._app.backend.broker.depths(asked)}
         names = sorted({*depths, *self._app.consumers, *stats.by_queue} - self._dead_letter_names())
         return tuple(self._queue_view(name, depths.get(name), stats) for name in names)
 

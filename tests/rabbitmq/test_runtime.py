@@ -325,3 +325,31 @@ async def test_deploys_cost_no_attempt(fleet: RabbitFleet) -> None:
     await in_thread(fleet.until, lambda: fleet.lines(end=1), what="it was handled to the end")
 
     assert [1, 1, 1, 1] == [line["attempt"] for line in fleet.lines(start=1)]
+
+
+# ------------------------------------------------------------------------------------------------- from elsewhere
+
+
+async def test_a_process_without_consumers_can_redrive(shop: Redrive, rabbit: Rabbit, tmp_path: Path) -> None:
+    heals = asyncio.Event()
+
+    @shop.consumer("orders", retry=Retry(max_attempts=1))
+    async def handle(order: dict[str, Any]) -> None:
+        if not heals.is_set():
+            raise ConnectionRefusedError("the bank is away")
+
+    elsewhere = Redrive("redrive", broker=rabbit.url, settings={"store": f"sqlite:////{tmp_path}/store.db"})
+    told = Told(shop)
+    async with working(shop):
+        await shop.publish_many("orders", [{"n": number} for number in range(20)])
+        await told.until("delivery.dead_lettered", 20)
+        await quiet(shop, told, "orders")
+        heals.set()
+        async with elsewhere:
+            job = await redrive_all(elsewhere)
+        await told.until("deliveries.processed", 20)
+        await quiet(shop, told, "orders.dead")
+        states = {letter.state for letter in await letters(shop)}
+
+    assert (20, 0) == (job.job.counts.sent, job.job.counts.skipped)
+    assert {ReviewState.CLOSED} == states

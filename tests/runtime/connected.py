@@ -80,8 +80,8 @@ class ConnectedBroker:
         _ = lease_ms
         return self._inner.renew(batch, lease_ms=FOREVER_MS)
 
-    async def depths(self) -> list[Depth]:
-        return await self._inner.depths()
+    async def depths(self, queues: Collection[str] = ()) -> list[Depth]:
+        return await self._inner.depths(queues)
 
     async def peek(self, queue: str, *, limit: int) -> list[Message]:
         return await self._inner.peek(queue, limit=limit)

@@ -193,8 +193,9 @@ class MemoryBroker:
         with self._lock:
             return [self._renew_one(lease, until=now + lease_ms, now=now) for lease in batch]
 
-    async def depths(self) -> list[Depth]:
+    async def depths(self, queues: Collection[str] = ()) -> list[Depth]:
         """Every queue that was ever published to or received from."""
+        _ = queues
         now = self._clock.now()
         with self._lock:
             return [_depth(self._queues[name], now) for name in sorted(self._queues)]

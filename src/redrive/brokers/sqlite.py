@@ -62,8 +62,9 @@ class SqliteBroker:
         step: Callable[[Tx], list[bool]] = lambda tx: messages.renew(tx, batch, lease_ms=lease_ms)  # noqa: E731
         return self._file.write_blocking(step, is_synced=False) if batch else []
 
-    async def depths(self) -> list[Depth]:
+    async def depths(self, queues: Collection[str] = ()) -> list[Depth]:
         """See `Broker.depths`. A dead-letter queue is listed with its open letters as ready."""
+        _ = queues
         now = self._file.clock.now()
         return await self._file.read(lambda connection: messages.depths(connection, now))
 

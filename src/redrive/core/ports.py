@@ -175,8 +175,10 @@ class Broker(Protocol):
         """Leases end `lease_ms` from now; False for those already lost."""
         ...
 
-    async def depths(self) -> list[Depth]:
-        """All queues known to the broker, by name."""
+    async def depths(self, queues: Collection[str] = ()) -> list[Depth]:
+        """All queues, by name. A broker that cannot list them knows those it has to do with, and of `queues` those that
+        exist.
+        """
         ...
 
     async def peek(self, queue: str, *, limit: int) -> list[Message]:

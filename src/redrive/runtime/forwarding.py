@@ -11,6 +11,7 @@ Killed right here, what is true?
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Final
@@ -75,12 +76,10 @@ class Forwarding:
     async def carry_out(self, job: Job, batch: Sequence[Forward]) -> list[str | None]:
         """See `Ledger.forward`."""
         await self._check_runner(job)
-        plans = [await self._plan(job, forward) for forward in batch]
+        plans = list(await asyncio.gather(*(self._plan(job, forward) for forward in batch)))
         await self._check_targets(plans)
         plans = await self._send(plans)
-        for plan in plans:
-            if plan.is_to_send and plan.letter is not None:
-                await self._mark_replayed(job, plan.letter, plan.forward)
+        await self._mark_replayed(job, [plan for plan in plans if plan.is_to_send])
         await self._entries.trim([plan.letter for plan in plans if plan.why is None and plan.letter is not None])
         is_ours = await self._jobs.record(job, [
             replace(
@@ -108,7 +107,7 @@ class Forwarding:
 
     async def _check_targets(self, plans: Sequence[_Plan]) -> None:
         targets = {plan.forward.outgoing.queue for plan in plans if plan.is_to_send}
-        missing = sorted(targets - {depth.queue for depth in await self._broker.depths()}) if targets else []
+        missing = sorted(targets - {depth.queue for depth in await self._broker.depths(targets)}) if targets else []
         if missing:
             raise QueueNotFoundError(
                 f'Queue "{missing[0]}" not found. Nothing of this batch was sent; its letters stay as they are.',
@@ -149,30 +148,42 @@ class Forwarding:
             raise first
         return refused
 
-    async def _mark_replayed(self, job: Job, letter: Letter, forward: Forward) -> None:
+    async def _mark_replayed(self, job: Job, sent: Sequence[_Plan]) -> None:
         # Refused where it is replayed (force) or, its copy having been processed meanwhile, closed: sent all the same.
-        change = ReviewChange(
-            letter_id=letter.id, to=ReviewState.REPLAYED, actor=forward.actor, at=forward.at, note=sent_note(job.id)
+        note = sent_note(job.id)
+        await self._letters.review(
+            [
+                ReviewChange(
+                    letter_id=plan.forward.item.letter_id,
+                    to=ReviewState.REPLAYED,
+                    actor=plan.forward.actor,
+                    at=plan.forward.at,
+                    note=note,
+                )
+                for plan in sent
+            ]
         )
-        await self._letters.review([change])
-        key = forward.outgoing.message.key
-        if key is not None:
-            await self._reopen(forward.outgoing.queue, key)
+        outgoing = [plan.forward.outgoing for plan in sent]
+        await self._reopen([(each.queue, each.message.key) for each in outgoing if each.message.key is not None])
 
-    async def _reopen(self, queue: str, key: str) -> bool:
-        """Start a new cycle where the key is dead-lettered. A claim does so by itself: should the copy have been
-        taken already, there is nothing to do.
+    async def _reopen(self, scopes: Sequence[tuple[str, str]]) -> bool:
+        """Start a new cycle where a key is dead-lettered; whether any was. A claim does so by itself: should the copy
+        have been taken already, there is nothing to do.
         """
-        record = await self._claims.get(queue, key)
-        if record is None or record.state is not ClaimState.DEAD_LETTERED:
-            return False
-        await self._claims.register([Registration(queue=queue, key=key, digest=record.digest)])
-        return True
+        records = await asyncio.gather(*(self._claims.get(queue, key) for queue, key in scopes))
+        dead = [
+            Registration(queue=record.queue, key=record.key, digest=record.digest)
+            for record in records
+            if record is not None and record.state is ClaimState.DEAD_LETTERED
+        ]
+        if dead:
+            await self._claims.register(dead)
+        return bool(dead)
 
     async def _reopen_keeping_attempts(self, outgoing: Outgoing, attempts: int) -> None:
         """Reopen before the copy is sent, and count the old attempts again: each is a claim that failed."""
         key = outgoing.message.key
-        if key is None or not await self._reopen(outgoing.queue, key):
+        if key is None or not await self._reopen([(outgoing.queue, key)]):
             return
         for _ in range(min(attempts, MAX_KEPT_ATTEMPTS)):
             (verdict,) = await self._claims.claim([(outgoing.queue, key)], lease_ms=CLAIM_LEASE_MS, owner=OWNER)

@@ -195,8 +195,8 @@ class FaultyBroker:
     def renew(self, batch: Sequence[Lease], *, lease_ms: Millis) -> list[bool]:
         return self.faults.around_blocking("broker.renew", lambda: self._broker.renew(batch, lease_ms=lease_ms))
 
-    async def depths(self) -> list[Depth]:
-        return await self.faults.around("broker.depths", self._broker.depths)
+    async def depths(self, queues: Collection[str] = ()) -> list[Depth]:
+        return await self.faults.around("broker.depths", lambda: self._broker.depths(queues))
 
     async def peek(self, queue: str, *, limit: int) -> list[Message]:
         return await self.faults.around("broker.peek", lambda: self._broker.peek(queue, limit=limit))

@@ -83,7 +83,7 @@ class Probes:
             self.metrics.scrape_failed()
 
     async def _read_depths(self) -> None:
-        depths = (await self._app.backend.broker.depths())[:QUEUES_SHOWN]
+        depths = (await self._app.backend.broker.depths(self._app.consumers))[:QUEUES_SHOWN]
         now = self._app.clock.now()
         counts: dict[Labels, float] = {}
         ages: dict[Labels, float] = {}

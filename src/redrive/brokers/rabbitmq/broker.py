@@ -260,10 +260,12 @@ class RabbitBroker:
 
     # ------------------------------------------------------------------------------------------- looking
 
-    async def depths(self) -> list[Depth]:
-        """The queues this process has to do with: its topology's, and those it has published to or consumed from."""
+    async def depths(self, queues: Collection[str] = ()) -> list[Depth]:
+        """The queues this process has to do with: its topology's, those it has published to or consumed from, and of
+        `queues` those that exist.
+        """
         self._check_open()
-        depths = [await self._depth(queue) for queue in sorted(self._declarer.seen)]
+        depths = [await self._depth(queue) for queue in sorted({*self._declarer.seen, *queues})]
         return [depth for depth in depths if depth is not None]
 
     async def _depth(self, queue: str) -> Depth | None:
