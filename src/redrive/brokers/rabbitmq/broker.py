@@ -111,6 +111,7 @@ class RabbitBroker:
     async def close(self) -> None:
         """Hand everything back and disconnect. May be called twice."""
         self._is_open = False
+        self._declarer.close()
         for task in self._tasks:
             task.cancel()
         for inbox in self._inboxes.values():

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Collection, Iterable
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from typing import Final
 
 from redrive.brokers.rabbitmq.connection import Lane
@@ -36,6 +36,12 @@ DEAD: Final = ".dead"
 WAIT_MS: Final[Millis] = 5_000
 """How long a declare waits for a connection that is being made again."""
 MAX_TRIES: Final = 3
+FILLED_MS: Final[Millis] = 60_000
+"""Once the delay ladder is used, its levels up to this long are made in the background: about a hundred. Beside a
+longer delay the time it takes to make its level (10 to 50 ms) is nothing.
+"""
+FILLED_AT_ONCE: Final = 5
+"""So many in a row: a level that is needed at once waits for no more."""
 
 
 def default_shape(queue: str) -> Topology:
@@ -61,6 +67,7 @@ class Declarer:
         self._version: str | None = None
         self._there: set[str] = set()
         self._levels: set[int] = set()
+        self._filling: asyncio.Task[None] | None = None
         self._is_declared = False
         self._turns: dict[str, asyncio.Lock] = {}
         self._dead_letter_queues = {wiring.dead_letter_queue for wiring in topology.wirings}
@@ -102,6 +109,13 @@ class Declarer:
         self._there.clear()
         self._levels.clear()
         self._is_declared = False
+        self.close()
+
+    def close(self) -> None:
+        """Make nothing more in the background."""
+        if self._filling is not None:
+            self._filling.cancel()
+            self._filling = None
 
     async def _make(self, queue: str) -> None:
         shape = self._part(queue) or self._default(queue)
@@ -120,9 +134,7 @@ class Declarer:
         if not queues:
             return None
         bindings = tuple(
-            each
-            for each in self._topology.bindings
-            if each.destination == queue and each.destination_type == "queue"
+            each for each in self._topology.bindings if each.destination == queue and each.destination_type == "queue"
         )
         return Topology(queues=queues, bindings=bindings)
 
@@ -173,22 +185,37 @@ class Declarer:
         missing = [level for level in levels if level.delay_ms not in self._levels]
         if not missing:
             return
+        await self._make_levels(missing)
+        if self._filling is None:
+            self._filling = asyncio.create_task(self._fill())
+
+    async def _fill(self) -> None:
+        """Make the levels of short delays in the background: who needs one later need not wait until it is made."""
+        short = [level for level in LEVELS if level.delay_ms <= FILLED_MS]
+        with suppress(RedriveError):
+            for start in range(0, len(short), FILLED_AT_ONCE):
+                await self._make_levels(short[start : start + FILLED_AT_ONCE])
+
+    async def _make_levels(self, levels: Collection[Level]) -> None:
         async with self._turns.setdefault("redrive.delay", asyncio.Lock()):
             await self._declare_topology()
-            for level in missing:
-                if level.delay_ms not in self._levels:
+            missing = [level for level in levels if level.delay_ms not in self._levels]
+            try:
+                await self._send_levels(missing)
+            except ChannelLost:
+                # One of them is refused; the others are made all the same.
+                for level in missing:
                     await self._make_level(level)
-                    self._levels.add(level.delay_ms)
+            self._levels.update(level.delay_ms for level in missing)
+
+    async def _send_levels(self, levels: Collection[Level]) -> None:
+        if levels:
+            async with self._channel(next(iter(levels)).name, doing="made", raw=True) as channel:
+                await self._send(channel, _ladder(levels))
 
     async def _make_level(self, level: Level) -> None:
-        queue = Queue(
-            name=level.name, arguments={**SAFE, "x-message-ttl": level.delay_ms, "x-dead-letter-exchange": ""}
-        )
-        exchange = Exchange(name=level.name, type="fanout")
-        binding = Binding(source=level.name, destination=level.name)
         try:
-            async with self._channel(level.name, doing="made", raw=True) as channel:
-                await self._send(channel, Topology(exchanges=(exchange,), queues=(queue,), bindings=(binding,)))
+            await self._send_levels([level])
         except ChannelLost as lost:
             # One made by a broker of another version has no delivery limit, or has one: nobody consumes from it.
             if lost.code != PRECONDITION_FAILED or "x-delivery-limit" not in lost.text:
@@ -217,6 +244,19 @@ class Declarer:
             raise unavailable(self._lane.where, lost.text) from lost
 
 
+def _ladder(levels: Iterable[Level]) -> Topology:
+    """Exchange, queue and binding of each level."""
+    names = {level.name: level.delay_ms for level in levels}
+    return Topology(
+        exchanges=tuple(Exchange(name=name, type="fanout") for name in names),
+        queues=tuple(
+            Queue(name=name, arguments={**SAFE, "x-message-ttl": delay_ms, "x-dead-letter-exchange": ""})
+            for name, delay_ms in names.items()
+        ),
+        bindings=tuple(Binding(source=name, destination=name) for name in names),
+    )
+
+
 def _check_priorities(topology: Topology, version: str | None) -> None:
     """A quorum queue before 4.0 refuses priorities with a text that does not say since when they are there."""
     if version is None or major(version) >= LIMITED_SINCE:
@@ -239,5 +279,3 @@ def _different(lost: ChannelLost) -> RedriveError:
             hint="See what differs and what a change would do: redrive topology plan",
         )
     return refused_queue(name, lost, doing="declared")
-
-
