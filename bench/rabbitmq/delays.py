@@ -24,6 +24,8 @@ PER_S: Final = 300
 SHORTEST_S, LONGEST_S = 0.5, 20.0
 ROUNDS: Final = 2
 QUEUE: Final = "orders"
+LADDER: Final = "ladder"
+LADDER_S: Final = 5.0
 
 FLOOR_MS: Final = 150.0
 SHARE: Final = 0.05
@@ -72,6 +74,9 @@ async def run(url: str, store: str, count: int) -> dict[str, Any]:
     async with app:
         worker = app.worker()
         running = asyncio.create_task(worker.run())
+        # The first delay makes the ladder's levels, once in the life of a broker.
+        await app.publish(LADDER, {}, delay=SHORTEST_S)
+        await asyncio.sleep(LADDER_S)
         await _feed(app, count)
         await done.wait()
         worker.stop()
@@ -81,9 +86,10 @@ async def run(url: str, store: str, count: int) -> dict[str, Any]:
 
 async def _feed(app: Redrive, count: int) -> None:
     began = time.monotonic()
-    for number in range(count):
-        await app.publish(QUEUE, {"number": number}, message_id=f"m-{number}")
-        await asyncio.sleep(max(0.0, began + number / PER_S - time.monotonic()))
+    async with asyncio.TaskGroup() as publishing:
+        for number in range(count):
+            publishing.create_task(app.publish(QUEUE, {"number": number}, message_id=f"m-{number}"))
+            await asyncio.sleep(max(0.0, began + number / PER_S - time.monotonic()))
 
 
 def _summed_up(late: list[tuple[float, float]]) -> dict[str, Any]:
