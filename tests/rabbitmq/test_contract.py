@@ -17,7 +17,7 @@ from redrive.testing.contracts.broker import BrokerContract
 from redrive.testing.samples import QUEUE
 from tests.rabbit import Rabbit
 
-CLASSIC = Topology(queues=tuple(Queue(name=name, arguments={"x-queue-type": "classic"}) for name in (QUEUE, "a-queue")))
+CLASSIC = Topology(queues=(Queue(name=QUEUE, arguments={"x-queue-type": "classic"}),))
 
 
 class RabbitContract(BrokerContract):
@@ -39,14 +39,17 @@ class RabbitContract(BrokerContract):
     @asynccontextmanager
     async def make(self, clock: Clock) -> AsyncIterator[Broker]:
         broker = RabbitBroker(self.url, clock=clock, topology=self.topology)
+        self.made = [broker]
         try:
             yield broker
         finally:
-            await broker.close()
+            for each in self.made:
+                await each.close()
 
     async def restart(self, broker: Broker) -> Broker | None:
         await broker.close()
         again = RabbitBroker(self.url, clock=SystemClock(), topology=self.topology)
+        self.made.append(again)
         await again.open()
         return again
 

@@ -33,6 +33,7 @@ RECONNECT: Final = Exponential("1s", factor=2, cap="30s", jitter="full")
 CLOSE_S: Final = 5.0
 """How long a farewell may take; then the connection is cut."""
 _MAX_REASON_BYTES: Final = 200
+_MAX_WRAPPED: Final = 10
 
 
 class Lane:
@@ -97,10 +98,10 @@ class Lane:
             pass
         finally:
             self._waiting.discard(up)
-        # Another wait may have passed since the link came up: it may be gone again.
-        if self._link is None:
+        link = self.link
+        if link is None:
             raise self._error(or_wait=True)
-        return self._link
+        return link
 
     async def close(self) -> None:
         """Say goodbye, and connect no more."""
@@ -252,13 +253,11 @@ def _innermost(reason: BaseException) -> BaseException:
 
 
 def _chain(reason: BaseException) -> Iterator[BaseException]:
-    seen = 0
-    while isinstance(reason, BaseException) and seen < 10:  # noqa: PLR2004 - wrapped three times at most
+    for _ in range(_MAX_WRAPPED):
         yield reason
-        seen += 1
-        wrapped = getattr(reason, "exceptions", None) or [each for each in reason.args if isinstance(each, BaseException)]
+        wrapped = [each for each in reason.args if isinstance(each, BaseException)]
+        wrapped += getattr(reason, "exceptions", ())
+        wrapped += [each for each in (getattr(reason, "exception", None),) if each is not None]
         if not wrapped:
             return
         reason = wrapped[-1]
-
-

@@ -8,8 +8,8 @@ How much is pushed. The broker pushes up to the prefetch: deliveries that are no
 what is asked for plus what is in hand, so that other workers get what this one does not handle. Where the buffer is
 emptied much faster than it could rest (handlers are quick) a second helping is pushed, so that no round trip is waited
 for. Where messages lie in the buffer for `REST_MS` and are not asked for, they go back to the queue, and pushing begins
-anew, smaller, with the next receive. The prefetch of a consumer cannot be changed: it is cancelled and another begins;
-meanwhile nothing is lost, for what was pushed stays.
+anew, smaller, with the next receive. The prefetch of a consumer cannot be changed; for more, another consumer begins
+beside it on the same channel (a quorum queue puts what it was just pushing to a consumer that is cancelled at its end).
 
 What is in a channel belongs to that channel: its number is the token of each lease. Once the channel is gone (the
 broker closed it, the connection broke, the queue was deleted) its leases are stale and the messages are pushed again.
@@ -34,6 +34,8 @@ from redrive.core.units import Millis
 
 REST_MS: Final[Millis] = 1_000
 """How long messages may lie in the buffer before they go back to the queue."""
+GRACE_MS: Final[Millis] = 20
+"""How long an empty buffer is waited for before more is pushed: what has just ended is about to be acknowledged."""
 QUICK: Final = 4
 """A second helping is pushed where the prefetch was emptied this often within `REST_MS`."""
 HELPINGS: Final = 3
@@ -96,8 +98,8 @@ class Inbox:
         self._channel: Channel | None = None
         self._waiters: deque[tuple[int, asyncio.Future[None]]] = deque()
         self._prefetch = 0
-        self._consumer = 0
-        self._is_pushing = False
+        self._consumers: list[str] = []
+        self._consumed = 0
         self._adapting: asyncio.Task[None] | None = None
         self._timer: asyncio.TimerHandle | None = None
         self._handed_over = 0
@@ -141,6 +143,7 @@ class Inbox:
     async def take(self, limit: int, *, wait_ms: float) -> list[Pushed] | None:
         """At most `limit` deliveries that are due, within `wait_ms`; None: the channel was lost meanwhile."""
         until = self._clock.monotonic_ms() + wait_ms
+        has_waited = False
         while True:
             taken = self._take(limit)
             if taken:
@@ -148,10 +151,12 @@ class Inbox:
             left_ms = until - self._clock.monotonic_ms()
             if self.is_lost:
                 return None
-            self._demand(limit)
+            if not self._prefetch or self._is_quick or has_waited or left_ms <= 0:
+                self._demand(limit)
             if left_ms <= 0:
                 return []
-            await self._wait(limit, left_ms)
+            await self._wait(limit, left_ms if self._prefetch and has_waited else min(left_ms, GRACE_MS))
+            has_waited = True
 
     def _take(self, limit: int) -> list[Pushed]:
         taken: list[Pushed] = []
@@ -201,25 +206,25 @@ class Inbox:
         if self._is_quick:
             wanted *= HELPINGS
         wanted = min(max(1, wanted), self._max_prefetch)
-        if self._adapting is None and (not self._is_pushing or wanted > self._prefetch):
-            self._adapting = asyncio.create_task(self._push(wanted))
+        if self._adapting is None and wanted > self._prefetch:
+            self._adapting = asyncio.create_task(self._push(wanted - self._prefetch))
             self._adapting.add_done_callback(self._adapted)
 
-    async def _push(self, prefetch: int) -> None:
-        """Begin to push with this prefetch."""
+    async def _push(self, more: int) -> None:
+        """Begin to push so many more."""
         channel = self._channel
         assert channel is not None
+        # Each is at least as large as those before it, so that there are few.
+        more = min(max(more, self._prefetch), self._max_prefetch - self._prefetch)
+        self._consumed += 1
+        tag = f"redrive-{self.token}-{self._consumed}"
         try:
-            if self._is_pushing:
-                await channel.cancel(self._tag)
-            self._is_pushing = False
-            await channel.qos(prefetch)
-            self._consumer += 1
-            self._prefetch = prefetch
-            self._is_pushing = True
-            await channel.consume(self.queue, self._tag)
+            await channel.qos(more)
+            self._prefetch += more
+            self._consumers.append(tag)
+            await channel.consume(self.queue, tag)
         except (ChannelLost, LinkLost):
-            self._is_pushing = False
+            return
         self._tick_later()
 
     def _adapted(self, task: asyncio.Task[None]) -> None:
@@ -229,10 +234,6 @@ class Inbox:
         if self._waiters and not self.buffer:
             # Those who came meanwhile want more.
             self._demand(0)
-
-    @property
-    def _tag(self) -> str:
-        return f"redrive-{self.token}-{self._consumer}"
 
     def _tick_later(self) -> None:
         if self._timer is None:
@@ -248,17 +249,18 @@ class Inbox:
         if self.buffer and taken < len(self.buffer) and self._adapting is None:
             self._adapting = asyncio.create_task(self._give_back())
             self._adapting.add_done_callback(self._adapted)
-        elif self._is_pushing:
+        elif self._consumers:
             self._tick_later()
 
     async def _give_back(self) -> None:
         channel = self._channel
         assert channel is not None
         try:
-            await channel.cancel(self._tag)
+            for tag in self._consumers:
+                await channel.cancel(tag)
         except (ChannelLost, LinkLost):
             return
-        self._is_pushing = False
+        self._consumers.clear()
         self._prefetch = 0
         # From the last to the first: each goes to the place it had.
         tags = [pushed.tag for pushed in reversed(self.buffer)]
@@ -353,7 +355,6 @@ class Inbox:
 
     def _cancelled(self) -> None:
         """The queue is gone. What was delivered is gone with it; its leases are stale."""
-        self._is_pushing = False
         channel = self._channel
         if channel is not None and channel.is_open:
             closing = asyncio.get_running_loop().create_task(channel.close())
@@ -366,7 +367,8 @@ class Inbox:
         self._drop_all()
 
     def _drop_all(self) -> None:
-        self._is_pushing = False
+        self._consumers.clear()
+        self._prefetch = 0
         self.in_hand.clear()
         self.buffer.clear()
         self._unsettled.clear()

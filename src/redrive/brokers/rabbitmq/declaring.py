@@ -94,9 +94,10 @@ class Declarer:
 
     async def look(self, queue: str) -> tuple[int, int] | None:
         """How many messages are ready there, and how many consumers; None where there is no such queue."""
+        found = None
         async with self._channel(queue, doing="looked at", allowed=(NOT_FOUND,)) as channel:
-            return await channel.declare_queue(queue, passive=True)
-        return None
+            found = await channel.declare_queue(queue, passive=True)
+        return found
 
     def forget(self, name: str) -> None:
         """This queue, or exchange of a level, may be gone: look again before the next use."""

@@ -28,7 +28,7 @@ NOT_ALLOWED = 530
 MAX_TEXT_BYTES: Final = 500
 
 
-class ChannelLost(Exception):  # noqa: N818 - a state of the channel, turned into an error where it leaves the package
+class ChannelLost(Exception):
     """The broker closed the channel: `code` and `text` as it said."""
 
     def __init__(self, code: int, text: str) -> None:
@@ -37,7 +37,7 @@ class ChannelLost(Exception):  # noqa: N818 - a state of the channel, turned int
         self.text = cut(text, MAX_TEXT_BYTES)
 
 
-class LinkLost(Exception):  # noqa: N818 - as above
+class LinkLost(Exception):
     """The connection is gone, or was closed by us."""
 
     def __init__(self, text: str) -> None:

@@ -71,6 +71,9 @@ _FIELDS: Final = frozenset({
     HEADER_DUE_AT, HEADER_REST,
 })  # fmt: skip
 
+_VOLATILE: Final = frozenset({"x-delivery-count", "x-acquired-count"})
+"""What a quorum queue adds to a hand-over: another one at every look, and no part of the message."""
+
 MAX_HISTORY_BYTES: Final = 8_192
 """All own headers together stay below 16 kB; a whole header frame has to fit into 128 kB."""
 MAX_PATCH_BYTES: Final = 32_768
@@ -286,9 +289,7 @@ def _without_traceback(entry: dict[str, Any]) -> dict[str, Any]:
 
 
 def _with_short_text(entry: dict[str, Any]) -> dict[str, Any]:
-    return {
-        name: cut(value, _MAX_OLD_TEXT_BYTES) if isinstance(value, str) else value for name, value in entry.items()
-    }
+    return {name: cut(value, _MAX_OLD_TEXT_BYTES) if isinstance(value, str) else value for name, value in entry.items()}
 
 
 def _put_original(headers: dict[str, Any], message: Message) -> None:
@@ -336,6 +337,8 @@ def from_wire(header: bytes, body: bytes, *, exchange: str, routing_key: str) ->
     if not table:
         return Arrived(message=_message(content, NO_HEADERS, {}, body, (exchange, routing_key)))
     own = {name: table.pop(name) for name in _FIELDS.intersection(table)}
+    for name in _VOLATILE.intersection(table):
+        del table[name]
     rest = _rest(own.get(HEADER_REST)) if HEADER_REST in own else {}
     if "headers" in rest:
         table.update(rest["headers"])

@@ -346,7 +346,7 @@ class Channel:
         try:
             method(**named)
         except exceptions.AMQPError as error:
-            raise (self._lost or LinkLost(str(error) or type(error).__name__)) from error
+            raise self._why(error) from error
 
     async def _call(self, method: Callable[..., Any], *arguments: Any, **named: Any) -> Any:
         answered = self._promise()
@@ -354,11 +354,15 @@ class Channel:
             method(*arguments, callback=lambda answer: _fulfil(answered, answer), **named)
         except exceptions.AMQPError as error:
             self._waiting.discard(answered)
-            raise (self._lost or LinkLost(str(error) or type(error).__name__)) from error
+            raise self._why(error) from error
         try:
             return await answered
         finally:
             self._waiting.discard(answered)
+
+    def _why(self, error: Exception) -> Exception:
+        """The client refuses to send: the channel went in between."""
+        return self._lost or LinkLost(str(error) or type(error).__name__)
 
     def _promise(self) -> asyncio.Future[Any]:
         if self._lost is not None:

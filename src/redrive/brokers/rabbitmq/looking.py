@@ -128,5 +128,3 @@ async def discard(link: Link, queue: str, is_gone: Callable[[Message], bool], li
         if lost.code == NOT_FOUND:
             return 0
         raise
-
-

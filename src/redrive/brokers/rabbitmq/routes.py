@@ -80,7 +80,9 @@ class Routes:
         assert outgoing.due_at is not None
         return self._delayed(message, queue, due_at=outgoing.due_at, delay_ms=delay_ms)
 
-    def round_again(self, message: Message, queue: str, history: tuple[Attempt, ...], *, due_at: UnixMs, now: UnixMs) -> Copy:
+    def round_again(
+        self, message: Message, queue: str, history: tuple[Attempt, ...], *, due_at: UnixMs, now: UnixMs
+    ) -> Copy:
         """One that came before its time."""
         return self._delayed(message, queue, due_at=due_at, delay_ms=due_at - now, extra=Extra(history=history))
 
@@ -118,8 +120,10 @@ class Routes:
 
     def _way(self, queue: str, delay_ms: Millis) -> Way:
         wiring = self._wirings.get(queue)
-        way = ByLadder(delay_ms=delay_ms) if wiring is None else way_back(
-            wiring.retry, delay_ms, with_ladder=self._with_ladder
+        way = (
+            ByLadder(delay_ms=delay_ms)
+            if wiring is None
+            else way_back(wiring.retry, delay_ms, with_ladder=self._with_ladder)
         )
         if isinstance(way, ByReject) and queue not in self._dead_letter_ways:
             return ByLadder(delay_ms=delay_ms)
@@ -175,9 +179,7 @@ def _parcel(message: Message, exchange: str, routing_key: str, extra: Extra) -> 
 
 
 def _wrapped(message: Message, exchange: str, routing_key: str, header: bytes) -> Parcel:
-    return Parcel(
-        exchange=exchange, routing_key=routing_key, header=header, body=message.body, message_id=message.id
-    )
+    return Parcel(exchange=exchange, routing_key=routing_key, header=header, body=message.body, message_id=message.id)
 
 
 def _rewritten(message: Message, body: bytes | None) -> Message:

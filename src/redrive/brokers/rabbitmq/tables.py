@@ -27,11 +27,11 @@ _MAX_SCALE: Final = 255
 _INT32_DIGITS: Final = 10
 
 
-class Unwritable(Exception):  # noqa: N818 - a signal inside this package: the caller finds another way
+class Unwritable(Exception):
     """No AMQP table holds this value exactly."""
 
 
-class Unreadable(Exception):  # noqa: N818 - as above
+class Unreadable(Exception):
     """These bytes are no table."""
 
 
@@ -63,7 +63,7 @@ def table(values: Mapping[str, HeaderValue]) -> bytes:
     return _pack_u32(len(data)) + data
 
 
-def field(value: HeaderValue) -> bytes:  # noqa: C901, PLR0911 - one line per kind
+def field(value: HeaderValue) -> bytes:  # noqa: C901 - one line per kind
     """One value with its type. Raises `Unwritable` where reading it back would give something else."""
     kind = type(value)
     if kind is str:
@@ -179,7 +179,7 @@ def _read_table(data: bytes, at: int, depth: int) -> tuple[dict[str, Any], int]:
     return values, end
 
 
-def _read_field(data: bytes, at: int, depth: int) -> tuple[Any, int]:  # noqa: C901, PLR0911 - one line per kind
+def _read_field(data: bytes, at: int, depth: int) -> tuple[Any, int]:
     kind = data[at]
     at += 1
     if kind == _STRING:
