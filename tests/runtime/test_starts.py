@@ -108,6 +108,22 @@ async def test_what_a_dead_worker_had_runs_again_long_before_its_lease_ends(shop
     assert await shop.end(again)
 
 
+async def test_what_a_dead_worker_had_is_looked_at_again_the_moment_it_is_taken_for_dead(shop: Shop) -> None:
+    await shop.ledger.publish([outgoing("m-1")])
+    await shop.take("w1")
+    await shop.broker.lose("w1", stays_away=True)
+
+    (first,) = await shop.take("w2")
+    await shop.hand_back([first])
+    await shop.clock.advance(1_000)
+    (second,) = await shop.take("w2")
+
+    assert isinstance(first.verdict, InProgress)
+    assert isinstance(second.verdict, InProgress)
+    assert shop.clock.now() + GONE_AFTER_MS - 1_000 == first.verdict.lease_until
+    assert first.verdict.lease_until == second.verdict.lease_until
+
+
 async def test_a_worker_that_only_lost_its_connection_goes_on_and_nothing_runs_twice(shop: Shop) -> None:
     await shop.ledger.publish([outgoing("m-1")])
     (taken,) = await shop.take("w1")

@@ -15,6 +15,7 @@ wait.
 from __future__ import annotations
 
 import hashlib
+import math
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from typing import Final, TypeAlias
@@ -60,6 +61,7 @@ class Starts:
         verdicts = await self._claims.claim(pairs, lease_ms=lease_ms, owner=owner)
         holders = {verdict.owner for verdict in verdicts if type(verdict) is InProgress and verdict.owner}
         gone = await self._gone(holders - self._spared - {owner}) if holders else frozenset()
+        verdicts = [self._until_gone(verdict) for verdict in verdicts] if self._missing_ms else verdicts
         if not gone:
             return verdicts
         places = [
@@ -69,6 +71,14 @@ class Starts:
         for place, verdict in zip(places, again, strict=True):
             verdicts[place] = verdict
         return verdicts
+
+    def _until_gone(self, verdict: Verdict) -> Verdict:
+        """What a worker holds that is away is looked at again when that worker will be taken for dead."""
+        if type(verdict) is not InProgress or verdict.owner not in self._missing_ms:
+            return verdict
+        away_ms = self._clock.monotonic_ms() - self._missing_ms[verdict.owner]
+        dead_at = self._clock.now() + max(0, math.ceil(GONE_AFTER_MS - away_ms))
+        return replace(verdict, lease_until=min(verdict.lease_until, dead_at))
 
     async def _gone(self, holders: set[str]) -> frozenset[str]:
         """Those that have been away for long enough."""
