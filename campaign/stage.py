@@ -79,7 +79,7 @@ class Stage:
 
     def say(self, text: str) -> None:
         """Add a line to the transcript."""
-        line = f"{self.now():7.2f} s  {text}"
+        line = f"{time.monotonic() - self._started:7.2f} s  {text}"
         self._told.append(line)
         if self._echo:
             print(line, flush=True)
@@ -169,10 +169,6 @@ class Stage:
             self.check(time.monotonic() < deadline, f"after {seconds:.0f} s still not: {what}")
             time.sleep(POLL_S)
         self.say(what)
-
-    def now(self) -> float:
-        """Seconds since the campaign began."""
-        return time.monotonic() - self._started
 
     def pause(self, low_s: float, high_s: float) -> None:
         """Let a random time pass: this is where a kill falls."""

@@ -121,16 +121,19 @@ def number_of(name: str) -> int:
 
 
 @contextmanager
-def ground(stage: Stage, shape: str, *, safe: bool = False, defaults: bool = False) -> Iterator[Ground]:
-    """A node with an empty virtual host, and a proxy through which all of the campaign's processes go."""
+def ground(
+    stage: Stage, shape: str, *, safe: bool = False, defaults: bool = False, through_proxy: bool = True
+) -> Iterator[Ground]:
+    """A node with an empty virtual host, and a proxy through which all of the campaign's processes go, if any do."""
     with (
         RabbitNode(chosen()) as node,
         node.vhost() as vhost,
         FaultProxy(node.host, node.amqp_port) as proxy,
     ):
         stage.say(f"{node.install}, {shape}{', safe form' if safe else ''}")
+        port = proxy.port if through_proxy else node.amqp_port
         stage.environment |= {
-            "REDRIVE_BROKER": f"{vhost.url_by(node.host, proxy.port)}?heartbeat={HEARTBEAT_S}",
+            "REDRIVE_BROKER": f"{vhost.url_by(node.host, port)}?heartbeat={HEARTBEAT_S}",
             "REDRIVE_STORE": f"sqlite:///{stage.file}",
             "CAMPAIGN_SHAPE": shape,
             "CAMPAIGN_SAFE": "1" if safe else "",
