@@ -81,7 +81,11 @@ class DeadLetterQueues:
         def is_gone(copy: Message) -> bool:
             return copy.headers.get(HEADER_LETTER) in by_id or (bool(rejected) and _mark(copy) in rejected)
 
-        dropped = await self._broker.discard(queue, is_gone, limit=TRIM_BATCH)
+        # The oldest are sent back first and lie in front: as a rule no more than themselves has to be looked at, and
+        # looking costs the broker as much as a delivery.
+        dropped = await self._broker.discard(queue, is_gone, limit=min(len(letters), TRIM_BATCH))
+        if dropped < len(letters) < TRIM_BATCH:
+            dropped += await self._broker.discard(queue, is_gone, limit=TRIM_BATCH)
         if dropped >= len(letters):
             self._left.pop(queue, None)
 
