@@ -27,7 +27,7 @@ import heapq
 from collections.abc import Callable, Collection, Sequence
 from typing import Final
 
-from redrive.brokers.rabbitmq import looking
+from redrive.brokers.rabbitmq import frames, looking
 from redrive.brokers.rabbitmq.address import parse
 from redrive.brokers.rabbitmq.connection import Lane
 from redrive.brokers.rabbitmq.consuming import Inbox, Pushed, why_not
@@ -101,7 +101,8 @@ class RabbitBroker:
         other arguments) or `BrokerUnavailableError`; nothing is left open then.
         """
         try:
-            await self._main.start()
+            link = await self._main.start()
+            self._routes.max_header_bytes = link.frame_max - frames.OVERHEAD - frames.CONTENT_PREFIX
             await self._declarer.open()
         except BaseException:
             await self._main.close()
@@ -217,7 +218,7 @@ class RabbitBroker:
         return received
 
     def _early(self, inbox: Inbox, pushed: Pushed, arrived: Arrived) -> None:
-        """A delayed copy that came before its time: the clocks differ, or its delay is longer than the longest level."""
+        """A delayed copy that came before its time: clocks differ, or its delay is longer than the longest level."""
         assert arrived.due_at is not None
         early_ms = arrived.due_at - self._clock.now()
         if early_ms <= HELD_MS:

@@ -1,8 +1,8 @@
 """Inbox: what the broker has pushed of one queue, until somebody receives it and until it is settled.
 
-States of a delivery: *buffered* (pushed, asked for by nobody yet), *in hand* (received), *resting* (handed back, but due
-a little later), gone. Only *in hand* is the business of the runtime: a buffered or resting one is claimed by nobody and
-counts no start; should the connection break, it is simply pushed again.
+States of a delivery: *buffered* (pushed, asked for by nobody yet), *in hand* (received), *resting* (handed back, but
+due a little later), gone. Only *in hand* is the business of the runtime: a buffered or resting one is claimed by nobody
+and counts no start; should the connection break, it is simply pushed again.
 
 How much is pushed. The broker pushes up to the prefetch: deliveries that are not settled, in hand or not. It starts as
 what is asked for plus what is in hand, so that other workers get what this one does not handle. Where the buffer is

@@ -94,10 +94,10 @@ class Declarer:
 
     async def look(self, queue: str) -> tuple[int, int] | None:
         """How many messages are ready there, and how many consumers; None where there is no such queue."""
-        found = None
+        found: list[tuple[int, int]] = []
         async with self._channel(queue, doing="looked at", allowed=(NOT_FOUND,)) as channel:
-            found = await channel.declare_queue(queue, passive=True)
-        return found
+            found.append(await channel.declare_queue(queue, passive=True))
+        return found[0] if found else None
 
     def forget(self, name: str) -> None:
         """This queue, or exchange of a level, may be gone: look again before the next use."""

@@ -25,8 +25,8 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Mapping
-from dataclasses import dataclass, fields
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, fields, replace
 from typing import Any, Final
 
 from redrive.brokers.rabbitmq.tables import (
@@ -76,6 +76,9 @@ _VOLATILE: Final = frozenset({"x-delivery-count", "x-acquired-count"})
 
 MAX_HISTORY_BYTES: Final = 8_192
 """All own headers together stay below 16 kB; a whole header frame has to fit into 128 kB."""
+MAX_HEADER_BYTES: Final = 131_052
+"""What fits into one frame of the usual 128 kB."""
+_HISTORY_OVERHEAD: Final = 40
 MAX_PATCH_BYTES: Final = 32_768
 """A rewritten body that differs from the first one in a longer stretch is not kept beside it."""
 _MAX_OLD_TEXT_BYTES: Final = 200
@@ -86,7 +89,7 @@ _MAX_OCTET: Final = 255
 _PSEUDO_REPLY_TO: Final = "amq.rabbitmq."
 _ROUTED_AGAIN: Final = frozenset({"cc", "bcc"})
 
-_TEXTS: Final = ("type", "correlation_id", "app_id", "content_encoding")
+_MAX_TIMESTAMP: Final = 2**63
 _PROPERTY_NAMES: Final = frozenset(each.name for each in fields(Properties))
 
 
@@ -120,31 +123,39 @@ FIRST: Final = Extra(keeps_expiration=True)
 """A message that is published for the first time, straight to where it goes."""
 
 
-def to_wire(message: Message, *, exchange: str, routing_key: str, extra: Extra = NOTHING) -> bytes:
-    """The content header's flags and values. `exchange` and `routing_key`: under which it will arrive.
+def to_wire(
+    message: Message, *, exchange: str, routing_key: str, extra: Extra = NOTHING, limit: int = MAX_HEADER_BYTES
+) -> bytes:
+    """The content header's flags and values. `exchange` and `routing_key`: under which it will arrive. Where it would
+    be longer than `limit`, the history is shortened, and left out at last; it may be too long all the same.
 
     Raises `InvalidMessageError` for a header kind that nothing carries.
     """
+    header = _written(message, (exchange, routing_key), extra)
+    if len(header) > limit and extra.history:
+        bare = _written(message, (exchange, routing_key), replace(extra, history=()))
+        room = max(0, limit - len(bare) - _HISTORY_OVERHEAD)
+        header = bare
+        if bounded_history(extra.history, room) is not None:
+            header = _written(message, (exchange, routing_key), extra, history_bytes=room)
+    return header
+
+
+def _written(
+    message: Message, route: tuple[str, str], extra: Extra, *, history_bytes: int = MAX_HISTORY_BYTES
+) -> bytes:
     rest: dict[str, Any] = {}
     headers: dict[str, Any] = {}
     for name, value in message.headers.items():
         if not is_broker_header(name) and name not in _FIELDS:
             _put(headers, rest, name, value)
-    if extra.headers:
-        for name, value in extra.headers.items():
-            _put(headers, rest, name, value)
-    headers[HEADER_PUBLISHED_AT] = message.published_at
-    if message.key != message.id:
-        _put(headers, rest, HEADER_KEY, message.key)
-    if message.tenant is not None:
-        _put(headers, rest, HEADER_TENANT, message.tenant)
-    if message.expires_at is not None:
-        headers[HEADER_EXPIRES_AT] = message.expires_at
-    if message.original is not None:
-        _put_original(headers, message)
-    _put_extra(headers, extra)
     content = Content(headers=headers, delivery_mode=_PERSISTENT)
-    _put_properties(content, rest, message, (exchange, routing_key), keeps_expiration=extra.keeps_expiration)
+    _put_fields(content, headers, rest, message)
+    _put_extra(headers, rest, extra, history_bytes)
+    if message.properties is not NO_PROPERTIES:
+        others = _put_rare(content, message.properties, route, keeps_expiration=extra.keeps_expiration)
+        if others:
+            rest["properties"] = others
     if rest:
         headers[HEADER_REST] = json.dumps(rest, separators=(",", ":"))
     try:
@@ -153,6 +164,40 @@ def to_wire(message: Message, *, exchange: str, routing_key: str, extra: Extra =
         raise InvalidMessageError(
             f'Message "{cut(message.id, _MAX_OLD_TEXT_BYTES)}" holds what no header can carry. It was not sent.'
         ) from error
+
+
+def _put_fields(content: Content, headers: dict[str, Any], rest: dict[str, Any], message: Message) -> None:
+    headers[HEADER_PUBLISHED_AT] = message.published_at
+    has_own_id = message.key is not None or not message.id.startswith(_ANONYMOUS)
+    if has_own_id and _is_short(message.id):
+        content.message_id = message.id
+    else:
+        rest["id"] = wire.tagged(message.id)
+    if message.key != message.id:
+        _put(headers, rest, HEADER_KEY, message.key)
+    if message.tenant is not None:
+        _put(headers, rest, HEADER_TENANT, message.tenant)
+    if message.expires_at is not None:
+        headers[HEADER_EXPIRES_AT] = message.expires_at
+    if message.priority is not None:
+        _put_priority(content, headers, message.priority, is_foreign=message.properties.delivery_mode is not None)
+    if message.content_type is not None:
+        if _is_short(message.content_type):
+            content.content_type = message.content_type
+        else:
+            rest["content_type"] = message.content_type
+    if message.original is not None:
+        _put_original(headers, message)
+
+
+def _put_priority(content: Content, headers: dict[str, Any], priority: int, *, is_foreign: bool) -> None:
+    """AMQP's larger is more urgent, and a quorum queue of 4.x hands over by it: ours would go the wrong way round. What
+    came with one from another publisher (who says a delivery mode, as we do not) keeps it.
+    """
+    if is_foreign and 0 <= priority <= _MAX_OCTET:
+        content.priority = priority
+    else:
+        headers[HEADER_PRIORITY] = priority
 
 
 def _put(headers: dict[str, Any], rest: dict[str, Any], name: str, value: Any) -> None:
@@ -178,72 +223,30 @@ def _is_exact(name: str, value: Any) -> bool:
     return True
 
 
-def _put_extra(headers: dict[str, Any], extra: Extra) -> None:
+def _put_extra(headers: dict[str, Any], rest: dict[str, Any], extra: Extra, history_bytes: int) -> None:
+    if extra.headers:
+        for name, value in extra.headers.items():
+            _put(headers, rest, name, value)
     if extra.attempt is not None:
         headers[HEADER_ATTEMPT] = extra.attempt
     if extra.due_at is not None:
         headers[HEADER_DUE_AT] = extra.due_at
-    if extra.history:
-        text = bounded_history(extra.history)
-        if text:
-            headers[HEADER_HISTORY] = text
-
-
-def _put_properties(
-    content: Content, rest: dict[str, Any], message: Message, route: tuple[str, str], *, keeps_expiration: bool
-) -> None:
-    has_own_id = message.key is not None or not message.id.startswith(_ANONYMOUS)
-    if has_own_id and _is_short(message.id):
-        content.message_id = message.id
-    else:
-        rest["id"] = wire.tagged(message.id)
-    if message.content_type is not None:
-        if _is_short(message.content_type):
-            content.content_type = message.content_type
-        else:
-            rest["content_type"] = message.content_type
-    if message.priority is not None:
-        if 0 <= message.priority <= _MAX_OCTET:
-            content.priority = message.priority
-        else:
-            rest["priority"] = message.priority
-    if message.properties is not NO_PROPERTIES:
-        others = _put_rare(content, message.properties, route, keeps_expiration=keeps_expiration)
-        if others:
-            rest["properties"] = others
+    if extra.history and (text := bounded_history(extra.history, history_bytes)):
+        headers[HEADER_HISTORY] = text
 
 
 def _put_rare(
     content: Content, properties: Properties, route: tuple[str, str], *, keeps_expiration: bool
 ) -> dict[str, Any]:
     """Set what the wire has a place for; the others are returned."""
-    others: dict[str, Any] = {}
-    for name in _TEXTS:
-        text = getattr(properties, name)
-        if text is not None:
-            if _is_short(text):
-                setattr(content, name, text)
-            else:
-                others[name] = text
-    reply_to, expiration = properties.reply_to, properties.expiration
-    if reply_to is not None:
-        if _is_short(reply_to) and not reply_to.startswith(_PSEUDO_REPLY_TO):
-            content.reply_to = reply_to
-        else:
-            others["reply_to"] = reply_to
-    if expiration is not None:
-        if keeps_expiration and is_expiration(expiration):
-            content.expiration = expiration
-        else:
-            others["expiration"] = expiration
-    if properties.timestamp is not None:
-        if 0 <= properties.timestamp < 2**63:
-            content.timestamp = properties.timestamp
-        else:
-            others["timestamp"] = properties.timestamp
-    for name in ("user_id", "delivery_mode", "trace_id"):
+    others = {name: value for name in _NEVER_SENT if (value := getattr(properties, name)) is not None}
+    for name, is_native in _SENT.items():
         value = getattr(properties, name)
-        if value is not None:
+        if value is None:
+            continue
+        if is_native(value) and (name != "expiration" or keeps_expiration):
+            setattr(content, name, value)
+        else:
             others[name] = value
     if properties.routing_key is not None and (properties.exchange, properties.routing_key) != route:
         others["routing_key"], others["exchange"] = properties.routing_key, properties.exchange
@@ -264,17 +267,38 @@ def _is_short(text: str) -> bool:
         return False
 
 
-def bounded_history(history: tuple[Attempt, ...]) -> str | None:
-    """The history as JSON within `MAX_HISTORY_BYTES`: tracebacks go first, then texts are cut, then the oldest go."""
+def _is_reply_to(text: str) -> bool:
+    return _is_short(text) and not text.startswith(_PSEUDO_REPLY_TO)
+
+
+def _is_timestamp(seconds: int) -> bool:
+    return 0 <= seconds < _MAX_TIMESTAMP
+
+
+_NEVER_SENT: Final = ("user_id", "delivery_mode", "trace_id")
+_SENT: Final[dict[str, Callable[[Any], bool]]] = {
+    "type": _is_short,
+    "correlation_id": _is_short,
+    "app_id": _is_short,
+    "content_encoding": _is_short,
+    "reply_to": _is_reply_to,
+    "expiration": is_expiration,
+    "timestamp": _is_timestamp,
+}
+"""Properties the wire has a place for, and whether it takes a value."""
+
+
+def bounded_history(history: tuple[Attempt, ...], limit: int = MAX_HISTORY_BYTES) -> str | None:
+    """The history as JSON of at most `limit` bytes: tracebacks go first, then texts are cut, then the oldest go."""
     entries = [wire.attempt_document(entry) for entry in history]
     text = _history_text(entries)
     for shorten in (_without_traceback, _with_short_text):
         for place, entry in enumerate(entries):
-            if len(text) <= MAX_HISTORY_BYTES:
+            if len(text) <= limit:
                 return text
             entries[place] = shorten(entry)
             text = _history_text(entries)
-    while len(text) > MAX_HISTORY_BYTES and entries:
+    while len(text) > limit and entries:
         del entries[0]
         text = _history_text(entries)
     return text if entries else None
@@ -333,52 +357,46 @@ def from_wire(header: bytes, body: bytes, *, exchange: str, routing_key: str) ->
         content = read_content(header)
     except Unreadable:
         content = Content()
-    table = content.headers
-    if not table:
-        return Arrived(message=_message(content, NO_HEADERS, {}, body, (exchange, routing_key)))
-    own = {name: table.pop(name) for name in _FIELDS.intersection(table)}
-    for name in _VOLATILE.intersection(table):
-        del table[name]
-    rest = _rest(own.get(HEADER_REST)) if HEADER_REST in own else {}
+    headers = content.headers or {}
+    own = {name: headers.pop(name) for name in _FIELDS.intersection(headers)}
+    for name in _VOLATILE.intersection(headers):
+        del headers[name]
+    rest = _rest(own[HEADER_REST]) if HEADER_REST in own else {}
     if "headers" in rest:
-        table.update(rest["headers"])
-    message = _message(content, table or NO_HEADERS, own, body, (exchange, routing_key), rest)
-    history = _history(own[HEADER_HISTORY]) if HEADER_HISTORY in own else ()
-    due_at = _whole(own.get(HEADER_DUE_AT))
-    return Arrived(message=message, history=history, due_at=due_at, deaths=table.get("x-death"))
+        headers.update(rest["headers"])
+        own.update({name: headers.pop(name) for name in _FIELDS.intersection(headers)})
+    return Arrived(
+        message=_message(content, own, rest, body, route=(exchange, routing_key)),
+        history=_history(own[HEADER_HISTORY]) if HEADER_HISTORY in own else (),
+        due_at=_whole(own.get(HEADER_DUE_AT)),
+        deaths=headers.get("x-death"),
+    )
 
 
 def _message(
-    content: Content,
-    headers: Mapping[str, HeaderValue],
-    own: dict[str, Any],
-    body: bytes,
-    route: tuple[str, str],
-    rest: dict[str, Any] | None = None,
+    content: Content, own: dict[str, Any], rest: dict[str, Any], body: bytes, *, route: tuple[str, str]
 ) -> Message:
-    rest = rest or {}
+    headers = content.headers or NO_HEADERS
     message_id = rest.get("id", content.message_id)
     published_at = _whole(own.get(HEADER_PUBLISHED_AT))
-    is_ours = published_at is not None
-    if published_at is None:
-        published_at = (content.timestamp or 0) * 1_000
     if message_id is None:
         message_id, key = _anonymous(content, headers, body), None
     elif HEADER_KEY in own:
         key = _text(own[HEADER_KEY])
     else:
         key = idempotency_key(None, message_id)
+    priority = own.get(HEADER_PRIORITY, content.priority)
     return Message(
         id=message_id,
         body=body,
         content_type=rest.get("content_type", content.content_type),
         key=key,
         tenant=_text(own.get(HEADER_TENANT)),
-        priority=rest.get("priority", content.priority),
-        published_at=published_at,
+        priority=priority if type(priority) is int else None,
+        published_at=(content.timestamp or 0) * 1_000 if published_at is None else published_at,
         expires_at=_whole(own.get(HEADER_EXPIRES_AT)),
         headers=headers,
-        properties=_properties(content, rest.get("properties"), route, is_ours=is_ours),
+        properties=_properties(content, rest.get("properties"), route, is_ours=published_at is not None),
         original=_original(own[HEADER_ORIGINAL], body) if HEADER_ORIGINAL in own else None,
     )
 
@@ -447,9 +465,6 @@ def _rest(text: Any) -> dict[str, Any]:
         if not isinstance(loaded, dict):
             return {}
         found = {name: loaded[name] for name in ("id", "content_type") if isinstance(loaded.get(name), str)}
-        priority = loaded.get("priority")
-        if isinstance(priority, int) and not isinstance(priority, bool):
-            found["priority"] = priority
         if isinstance(loaded.get("headers"), dict):
             found["headers"] = {name: wire.untagged(value) for name, value in loaded["headers"].items()}
         if isinstance(loaded.get("properties"), dict):

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Any, Final
 
-from redrive.brokers.rabbitmq.headers import FIRST, Extra, keeps_original, to_wire
+from redrive.brokers.rabbitmq.headers import FIRST, MAX_HEADER_BYTES, Extra, keeps_original, to_wire
 from redrive.brokers.rabbitmq.publishing import Parcel
 from redrive.core.attempts import HEADER_ATTEMPT, failed_by_headers
 from redrive.core.letters.letter import Attempt
@@ -53,6 +53,8 @@ class Routes:
     """Where copies go, by the topology."""
 
     def __init__(self, topology: Topology) -> None:
+        self.max_header_bytes = MAX_HEADER_BYTES
+        """What the connection takes in one frame."""
         self._wirings = {wiring.queue: wiring for wiring in topology.wirings}
         self._with_ladder = has_ladder(topology)
         self._dead_letter_ways = {
@@ -76,7 +78,7 @@ class Routes:
         message, queue = outgoing.message, outgoing.queue
         delay_ms = 0 if outgoing.due_at is None else outgoing.due_at - now
         if outgoing.exchange or delay_ms <= 0:
-            return Copy(parcel=_parcel(message, outgoing.exchange, queue, FIRST))
+            return Copy(parcel=self._parcel(message, outgoing.exchange, queue, FIRST))
         assert outgoing.due_at is not None
         return self._delayed(message, queue, due_at=outgoing.due_at, delay_ms=delay_ms)
 
@@ -143,7 +145,7 @@ class Routes:
         extra = Extra(history=held.story, attempt=attempt)
         match way:
             case ByLadder() if due_at <= now:
-                return Copy(parcel=_parcel(message, "", held.queue, extra))
+                return Copy(parcel=self._parcel(message, "", held.queue, extra))
             case ByLadder():
                 return self._delayed(message, held.queue, due_at=due_at, delay_ms=due_at - now, extra=extra)
             case ByTier(tier=tier):
@@ -151,8 +153,7 @@ class Routes:
                 assert isinstance(wiring.retry, TierRetry)
                 named = _tier_headers(held, wiring, wiring.retry, is_retry=is_retry)
                 exchange, key = wiring.retry.exchange, tier.routing_key
-                header = to_wire(message, exchange=exchange, routing_key=key, extra=replace(extra, headers=named))
-                return Copy(parcel=_wrapped(message, exchange, key, header))
+                return Copy(parcel=self._parcel(message, exchange, key, replace(extra, headers=named)))
             case ByReject():
                 return Copy(parcel=self._as_rejected(held, message, extra))
 
@@ -160,26 +161,30 @@ class Routes:
         """Published to where a reject would have taken it."""
         exchange, key = self._dead_letter_ways[held.queue]
         routing_key = key if isinstance(key, str) else (message.properties.routing_key or held.queue)
-        # It arrives there by the default exchange in the end, at its own queue.
-        header = to_wire(message, exchange="", routing_key=held.queue, extra=extra)
-        return _wrapped(message, exchange, routing_key, header)
+        return self._parcel(message, exchange, routing_key, extra, arrives=("", held.queue))
 
     def _delayed(
         self, message: Message, queue: str, *, due_at: UnixMs, delay_ms: Millis, extra: Extra | None = None
     ) -> Copy:
         level = level_for(delay_ms)
         extra = replace(extra or Extra(), due_at=due_at)
-        header = to_wire(message, exchange="", routing_key=queue, extra=extra)
-        return Copy(parcel=_wrapped(message, level.name, queue, header), level=level)
+        return Copy(parcel=self._parcel(message, level.name, queue, extra, arrives=("", queue)), level=level)
 
-
-def _parcel(message: Message, exchange: str, routing_key: str, extra: Extra) -> Parcel:
-    header = to_wire(message, exchange=exchange, routing_key=routing_key, extra=extra)
-    return _wrapped(message, exchange, routing_key, header)
-
-
-def _wrapped(message: Message, exchange: str, routing_key: str, header: bytes) -> Parcel:
-    return Parcel(exchange=exchange, routing_key=routing_key, header=header, body=message.body, message_id=message.id)
+    def _parcel(
+        self,
+        message: Message,
+        exchange: str,
+        routing_key: str,
+        extra: Extra,
+        *,
+        arrives: tuple[str, str] | None = None,
+    ) -> Parcel:
+        """`arrives`: the exchange and routing key under which it comes to its queue, where these are others."""
+        by, key = arrives or (exchange, routing_key)
+        header = to_wire(message, exchange=by, routing_key=key, extra=extra, limit=self.max_header_bytes)
+        return Parcel(
+            exchange=exchange, routing_key=routing_key, header=header, body=message.body, message_id=message.id
+        )
 
 
 def _rewritten(message: Message, body: bytes | None) -> Message:

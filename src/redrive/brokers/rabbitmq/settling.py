@@ -14,7 +14,7 @@ only acknowledges it.
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from typing import Final, assert_never
+from typing import Final, TypeAlias, assert_never
 
 from redrive.brokers.rabbitmq.consuming import Inbox, InHand
 from redrive.brokers.rabbitmq.publishing import Outcome
@@ -26,6 +26,7 @@ from redrive.core.units import UnixMs
 SendCopies = Callable[[Sequence[Copy]], Awaitable[list[Outcome]]]
 
 _ACK: Final = settlement.Ack
+_Held: TypeAlias = tuple[int, Inbox, InHand]
 
 
 class _Ends:
@@ -52,38 +53,57 @@ class Settler:
     async def settle(self, batch: Sequence[Settle]) -> list[bool]:
         """See `Broker.settle`. Raises where a copy could not be published: nothing of the batch has ended then."""
         now = self._clock.now()
-        answers = [False] * len(batch)
+        held = self._held(batch)
         ends: dict[Inbox, _Ends] = {}
-        held: list[tuple[int, Inbox, int, InHand]] = []
+        try:
+            copies = self._sorted(batch, held, ends, now)
+            if copies:
+                await self._publish(copies)
+        except BaseException:
+            # Nothing has ended: they stay in hand.
+            for _, _, in_hand in held:
+                in_hand.is_ending = False
+            raise
+        answers = [False] * len(batch)
+        for place, inbox, _ in held:
+            answers[place] = inbox.in_hand.pop(batch[place].lease.ref, None) is not None
+        for inbox, its in ends.items():
+            _carry_out(inbox, its, now)
+        return answers
+
+    def _sorted(
+        self, batch: Sequence[Settle], held: list[_Held], ends: dict[Inbox, _Ends], now: UnixMs
+    ) -> list[tuple[InHand, Copy]]:
+        """Fill `ends`; the copies that have to be published first."""
         copies: list[tuple[InHand, Copy]] = []
-        for place, settle in enumerate(batch):
-            inbox = self._inboxes.get(settle.lease.queue)
-            if inbox is None or inbox.token != settle.lease.token:
-                continue
-            tag = settle.lease.ref
-            in_hand = inbox.in_hand.get(tag)
-            if in_hand is None or in_hand.is_ending:
-                continue
-            in_hand.is_ending = True
-            held.append((place, inbox, tag, in_hand))
+        for place, inbox, in_hand in held:
+            settle = batch[place]
             its = ends.get(inbox)
             if its is None:
                 its = ends[inbox] = _Ends()
             if type(settle.settlement) is _ACK:
-                its.acks.append(tag)
+                its.acks.append(settle.lease.ref)
                 continue
             copy = self._end(settle, in_hand, inbox, its, now)
             if copy is not None:
-                its.acks.append(tag)
+                its.acks.append(settle.lease.ref)
                 if not in_hand.copied:
                     copies.append((in_hand, copy))
-        if copies:
-            await self._publish(copies, held)
-        for place, inbox, tag, _ in held:
-            answers[place] = inbox.in_hand.pop(tag, None) is not None
-        for inbox, its in ends.items():
-            _carry_out(inbox, its, now)
-        return answers
+        return copies
+
+    def _held(self, batch: Sequence[Settle]) -> list[_Held]:
+        """Those of the batch that are in hand, and from now on nobody else's to end; with their places."""
+        held: list[_Held] = []
+        for place, settle in enumerate(batch):
+            lease = settle.lease
+            inbox = self._inboxes.get(lease.queue)
+            if inbox is None or inbox.token != lease.token:
+                continue
+            in_hand = inbox.in_hand.get(lease.ref)
+            if in_hand is not None and not in_hand.is_ending:
+                in_hand.is_ending = True
+                held.append((place, inbox, in_hand))
+        return held
 
     def _end(self, settle: Settle, in_hand: InHand, inbox: Inbox, ends: _Ends, now: UnixMs) -> Copy | None:
         """Put it where it belongs in `ends`, or give the copy it ends by."""
@@ -132,25 +152,13 @@ class Settler:
             return None
         return self._routes.requeue(held, due_at=due_at, now=now)
 
-    async def _publish(self, copies: list[tuple[InHand, Copy]], held: list[tuple[int, Inbox, int, InHand]]) -> None:
-        try:
-            outcomes = await self._send([copy for _, copy in copies])
-        except BaseException:
-            _take_back(held)
-            raise
-        failed = None
+    async def _publish(self, copies: list[tuple[InHand, Copy]]) -> None:
+        outcomes = await self._send([copy for _, copy in copies])
         for (in_hand, _), outcome in zip(copies, outcomes, strict=True):
             in_hand.copied = outcome is None
-            failed = failed or outcome
-        if failed is not None:
-            _take_back(held)
-            raise failed
-
-
-def _take_back(held: list[tuple[int, Inbox, int, InHand]]) -> None:
-    """Nothing has ended: they stay in hand."""
-    for _, _, _, in_hand in held:
-        in_hand.is_ending = False
+        for outcome in outcomes:
+            if outcome is not None:
+                raise outcome
 
 
 def _carry_out(inbox: Inbox, ends: _Ends, now: UnixMs) -> None:
