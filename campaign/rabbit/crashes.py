@@ -75,10 +75,10 @@ def run(stage: Stage, scale: Scale) -> None:
 
 def _measure(field: Ground, scale: Scale) -> None:
     stage = field.stage
-    stage.until("everything is confirmed", lambda: len(field.confirmed) == scale.messages, seconds=scale.patience_s)
+    field.until("everything is confirmed", lambda: len(field.confirmed) == scale.messages, seconds=scale.patience_s)
     _until_quiet(field, scale)
     (stage.folder / "fixed").touch()
-    stage.until("every dead letter was redriven", lambda: redrive_all(field) == 0, seconds=scale.patience_s)
+    field.until("every dead letter was redriven", lambda: redrive_all(field) == 0, seconds=scale.patience_s)
     _until_quiet(field, scale)
     effects, lost = stage.effects(), field.missing()
     stage.same("effects that nobody ordered", set(), set(effects) - field.expected())

@@ -6,7 +6,7 @@ import os
 import signal
 import subprocess
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Final
@@ -42,6 +42,7 @@ class Ground:
     proxy: FaultProxy
     workers: list[Process]
     sender: Process | None = None
+    _sends: tuple[int, float] = (0, 0.0)
 
     # ------------------------------------------------------------------------------------------- processes
 
@@ -58,14 +59,26 @@ class Ground:
         for number in range(WORKERS):
             self.start_worker(number)
 
+    def until(self, what: str, holds: Callable[[], bool], *, seconds: float) -> None:
+        """As `Stage.until`; meanwhile what ended for want of a broker is started again, as a service manager does."""
+
+        def holds_now() -> bool:
+            self._revive()
+            return holds()
+
+        self.stage.until(what, holds_now, seconds=seconds)
+
+    def _revive(self) -> None:
+        """A process that cannot reach its broker at its start says so and ends with an error."""
+        for number, worker in enumerate(self.workers):
+            if not worker.is_alive:
+                self.start_worker(number)
+        if self.sender is not None and not self.sender.is_alive and self.sender.popen.returncode:
+            self.start_sender(*self._sends)
+
     def await_worker(self, number: int, *, seconds: float = 120) -> None:
         """Wait until it works."""
-        log = self.workers[number].log
-        self.stage.until(
-            f"worker-{number} works",
-            lambda: "worker.started" in log.read_text("utf-8", errors="replace"),
-            seconds=seconds,
-        )
+        self.until(f"worker-{number} works", lambda: _works(self.workers[number]), seconds=seconds)
 
     def kill_worker(self, number: int) -> None:
         """`kill -9` of a working worker, and another one in its place."""
@@ -86,6 +99,7 @@ class Ground:
 
     def start_sender(self, count: int, seconds: float) -> None:
         """Start the sender (again)."""
+        self._sends = (count, seconds)
         self.sender = self.stage.python("sender", "campaign.rabbit.send", str(count), f"{seconds:.1f}")
 
     # ------------------------------------------------------------------------------------------- books
@@ -113,6 +127,10 @@ class Ground:
             names = [queue["name"] for queue in self.node.api("GET", f"/api/queues/{self.vhost.name}?columns=name")]
             depths = {name: _ready(channel, name) for name in names if not name.startswith("redrive.worker.")}
         return Counter({name: depth for name, depth in depths.items() if depth})
+
+
+def _works(worker: Process) -> bool:
+    return "worker.started" in worker.log.read_text("utf-8", errors="replace")
 
 
 def number_of(name: str) -> int:

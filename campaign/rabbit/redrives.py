@@ -62,8 +62,8 @@ def run(stage: Stage, scale: Scale) -> None:
             _lay_dead_letters(field, scale)
         else:
             field.start_sender(scale.messages, 0)
-            stage.until("all is sent", lambda: len(field.confirmed) == scale.messages, seconds=scale.patience_s)
-            stage.until("all are dead", lambda: field.open_letters() == scale.messages, seconds=scale.patience_s)
+            field.until("all is sent", lambda: len(field.confirmed) == scale.messages, seconds=scale.patience_s)
+            field.until("all are dead", lambda: field.open_letters() == scale.messages, seconds=scale.patience_s)
         (stage.folder / "fixed").touch()
         for _ in range(scale.kills):
             _kill_in_the_middle(field, scale)
@@ -89,7 +89,7 @@ def _kill_in_the_middle(field: Ground, scale: Scale) -> None:
     """Start a redrive, wait until it sends, then kill it and the workers, one of which may have taken it over."""
     stage, before = field.stage, _sent(field, scale)
     runner = _redrive(field, scale)
-    stage.until(
+    field.until(
         "the redrive sends", lambda: _sent(field, scale) > before or not runner.is_alive, seconds=scale.patience_s
     )
     stage.pause(0.1, 0.8)
@@ -114,18 +114,17 @@ def _redrive(field: Ground, scale: Scale) -> Process:
 
 def _until_all_is_redriven(field: Ground, scale: Scale) -> None:
     """Again until nothing is left, as a person would who saw it die."""
-    stage = field.stage
     for _ in range(5):
         last = _redrive(field, scale)
-        stage.until("the redrive has ended", lambda runner=last: not runner.is_alive, seconds=scale.patience_s)
+        field.until("the redrive has ended", lambda runner=last: not runner.is_alive, seconds=scale.patience_s)
         if not field.open_letters() and not field.waiting()[DEAD]:
             break
-    stage.until("every effect has happened", lambda: not field.missing(), seconds=scale.patience_s)
+    field.until("every effect has happened", lambda: not field.missing(), seconds=scale.patience_s)
 
 
 def _check(field: Ground, scale: Scale) -> None:
     stage = field.stage
     stage.same("effects", dict.fromkeys(field.expected(), 1), stage.effects())
-    stage.until("no queue holds a message", lambda: not field.waiting(), seconds=scale.patience_s)
+    field.until("no queue holds a message", lambda: not field.waiting(), seconds=scale.patience_s)
     stage.same("open letters", 0, field.open_letters())
     stage.say(f"{scale.messages} dead letters, redrive killed {scale.kills} times: 0 lost, 0 second effects")

@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final
 
-from campaign.rabbit.ground import STRAGGLERS_S, Ground, ground
+from campaign.rabbit.ground import STRAGGLERS_S, WORKERS, Ground, ground
 from campaign.rabbit.weather import Weather, storm
 from campaign.stage import Stage
 
@@ -49,6 +49,8 @@ def run(stage: Stage, scale: Scale) -> None:
 
         start_sender()
         field.start_workers()
+        for number in range(WORKERS):
+            field.await_worker(number)
         storm(field, scale.weather, again=start_sender)
         finish(field, scale.messages, patience_s=scale.patience_s)
 
@@ -56,12 +58,12 @@ def run(stage: Stage, scale: Scale) -> None:
 def finish(field: Ground, messages: int, *, patience_s: float) -> None:
     """Let everything come to rest, redrive what died, and compare the books."""
     stage = field.stage
-    stage.until("everything is confirmed", lambda: len(field.confirmed) == messages, seconds=patience_s)
+    field.until("everything is confirmed", lambda: len(field.confirmed) == messages, seconds=patience_s)
     dead = settle_and_repair(field, patience_s=patience_s)
     effects = stage.effects()
     stage.same("effects that nobody ordered", set(), set(effects) - field.expected())
     stage.same("effects that happened more than once", {}, {name: n for name, n in effects.items() if n != 1})
-    stage.until("nothing waits in any queue", lambda: _left(field) == {}, seconds=patience_s)
+    field.until("nothing waits in any queue", lambda: _left(field) == {}, seconds=patience_s)
     stage.say(
         f"{messages} messages, {len(effects)} effects, {len(stage.killed)} processes killed, {dead} dead letters "
         "redriven: 0 lost, 0 stuck, every effect once"
@@ -74,15 +76,15 @@ def settle_and_repair(field: Ground, *, patience_s: float) -> int:
     The number of dead letters there were.
     """
     stage = field.stage
-    stage.until(
+    field.until(
         "each message is processed or a dead letter",
         lambda: len(field.missing()) <= field.open_letters(),
         seconds=patience_s,
     )
     dead = field.open_letters()
     (stage.folder / "fixed").touch()
-    stage.until("every dead letter was redriven", lambda: redrive_all(field) == 0, seconds=patience_s)
-    stage.until("every effect has happened", lambda: not field.missing(), seconds=patience_s)
+    field.until("every dead letter was redriven", lambda: redrive_all(field) == 0, seconds=patience_s)
+    field.until("every effect has happened", lambda: not field.missing(), seconds=patience_s)
     return dead
 
 

@@ -39,15 +39,15 @@ def run(stage: Stage, scale: Scale) -> None:
     stage.environment["CAMPAIGN_ORDERS"] = "sound"
     with ground(stage, QUEUE, defaults=True, through_proxy=False) as field:
         field.start_sender(scale.messages, 0)
-        stage.until("all is sent", lambda: len(field.confirmed) == scale.messages, seconds=scale.patience_s)
+        field.until("all is sent", lambda: len(field.confirmed) == scale.messages, seconds=scale.patience_s)
         field.start_worker(0)
         for number in range(1, scale.kills + 1):
             share = scale.messages * number // (scale.kills + 1)
-            stage.until(f"{share} are processed", lambda least=share: _done(field) >= least, seconds=scale.patience_s)
+            field.until(f"{share} are processed", lambda least=share: _done(field) >= least, seconds=scale.patience_s)
             stage.kill(field.workers[0])
             field.start_worker(0)
         killed_at = time.monotonic()
-        stage.until("every effect has happened", lambda: not field.missing(), seconds=scale.patience_s)
+        field.until("every effect has happened", lambda: not field.missing(), seconds=scale.patience_s)
         last = max(lines[-1].at for lines in stage.journal.of(EFFECT, QUEUE).values())
         _check(field, scale, took_s=last - killed_at)
 
