@@ -10,7 +10,8 @@ from typing import Any
 
 import pytest
 
-from redrive.core.topology.model import Topology
+from redrive import Delivery
+from redrive.core.topology.model import Binding, Queue, Topology
 from tests.push.endpoint import Reply, endpoint, replies
 from tests.rabbit import Rabbit
 from tests.systems.broker_view import BrokerView
@@ -124,6 +125,10 @@ FORGED: dict[str, Any] = {
     "missing": None,
     "other queue": [{"queue": "elsewhere", "reason": "rejected", "count": 99, "exchange": "", "time": AT}],
     "expired only": [{"queue": LABELS, "reason": "expired", "count": 99, "exchange": "", "time": AT}],
+    "overflow": [
+        {"queue": LABELS, "reason": "maxlen", "count": 1, "exchange": "", "routing-keys": [LABELS], "time": AT},
+        {"queue": "elsewhere", "reason": "rejected", "count": 1, "exchange": "", "routing-keys": ["x"], "time": AT},
+    ],
     "no list": "rejected",
     "words": ["a", "b"],
     "numbers": [1, 2],
@@ -261,9 +266,6 @@ async def test_c_every_queue_bound_to_a_domain_gets_the_retry_and_handles_the_ev
     broker: BrokerView, environment: dict[str, str]
 ) -> None:
     """The trap of this topology: a second consumer group on `user.*` sees the other's retries."""
-    from redrive import Delivery
-    from redrive.core.topology.model import Binding, Queue
-
     seen: list[str] = []
 
     async def follow(event: dict[str, Any], delivery: Delivery) -> None:

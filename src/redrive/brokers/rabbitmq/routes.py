@@ -99,7 +99,7 @@ class Routes:
         if isinstance(way, ByReject):
             # What can be kept on the message only by a copy, and what a reject would do harm with.
             needs_copy = message is not held.message or HEADER_ATTEMPT in message.headers
-            if not needs_copy and is_sound(held.deaths):
+            if not needs_copy and is_sound(held.deaths) and not looks_like_a_cycle(held.deaths, held.queue):
                 return None
             if failed is None:
                 failed = failed_by_headers(message.headers, queue=held.queue).failed + 1
@@ -223,6 +223,17 @@ def is_sound(deaths: Any) -> bool:
     queue crashes, and such a message is never rejected into a dead-letter exchange.
     """
     return deaths is None or (isinstance(deaths, list) and all(map(_is_sound_entry, deaths)))
+
+
+def looks_like_a_cycle(deaths: Any, queue: str) -> bool:
+    """Whether the broker would drop the message on its way back to this queue. Before 4.0 it believes an `x-death` that
+    a publisher sent, and takes a message that died here of anything but a rejection for one that goes round for ever,
+    whatever else stands in the list (measured on 3.10).
+    """
+    return isinstance(deaths, list) and any(
+        isinstance(entry, dict) and entry.get("queue") == queue and entry.get("reason") != "rejected"
+        for entry in deaths
+    )
 
 
 def _is_sound_entry(entry: Any) -> bool:
