@@ -485,10 +485,35 @@ def _checked_properties(document: dict[str, Any]) -> dict[str, Any]:
 
 
 def _history(text: Any) -> tuple[Attempt, ...]:
-    try:
-        return wire.history_from_json(text) if isinstance(text, str) and len(text) <= 2 * MAX_HISTORY_BYTES else ()
-    except (ValueError, TypeError, RecursionError, InvalidMessageError, SchemaTooNewError):
+    """The history, if it is one from beginning to end."""
+    if not isinstance(text, str) or len(text) > MAX_HISTORY_BYTES:
         return ()
+    try:
+        entries = json.loads(text)
+        if isinstance(entries, list) and all(map(_is_entry, entries)):
+            return tuple(map(wire.attempt_from_document, entries))
+    except (ValueError, RecursionError, InvalidMessageError, SchemaTooNewError):
+        pass
+    return ()
+
+
+def _is_entry(entry: Any) -> bool:
+    return isinstance(entry, dict) and all(
+        type(entry.get(name)) is int if name in _COUNTS else isinstance(entry.get(name), kinds)
+        for name, kinds in _ENTRY.items()
+    )
+
+
+_COUNTS: Final = frozenset({"attempt", "at"})
+_ENTRY: Final[dict[str, Any]] = {
+    "attempt": int,
+    "at": int,
+    "outcome": str,
+    "duration_ms": int | None,
+    "next_delay_ms": int | None,
+    **dict.fromkeys(("error_code", "error_type", "error_text", "traceback", "worker"), str | None),
+}
+"""Fields of a history entry and their kinds."""
 
 
 def _original(patch: Any, body: bytes) -> bytes | None:
