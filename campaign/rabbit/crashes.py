@@ -90,13 +90,12 @@ def _measure(field: Ground, scale: Scale) -> None:
 
 
 def _until_quiet(field: Ground, scale: Scale) -> None:
-    """Wait until effects have stopped coming: on these queues some may never come."""
-    stage, last = field.stage, -1
-    deadline = scale.patience_s
-    while deadline > 0 and field.missing():
-        found = len(stage.effects())
+    """Wait until nothing but dead letters is missing, or effects have stopped coming: here some may never come."""
+    last, left_s = -1, scale.patience_s
+    while left_s > 0 and len(field.missing()) > field.open_letters():
+        found = len(field.stage.effects())
         if found == last:
             return
         last = found
-        stage.pause(QUIET_S, QUIET_S)
-        deadline -= QUIET_S
+        field.stage.pause(QUIET_S, QUIET_S)
+        left_s -= QUIET_S
