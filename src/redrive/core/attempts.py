@@ -27,6 +27,8 @@ its queue (the embedded broker) has a count of its own.
 """
 HEADER_BASELINE: Final = f"{OWN_HEADER_PREFIX}-baseline"
 """What `x-death` counted when the message was last redriven: those belong to the budget before."""
+HEADER_KEEPS: Final = f"{OWN_HEADER_PREFIX}-keeps-attempts"
+"""True on a copy that was sent back with its old attempts: `HEADER_ATTEMPT` counts, whatever the record says."""
 
 MAX_COUNT: Final = 1_000_000
 """No count is taken for more; a forged one stays a small number."""
@@ -51,7 +53,7 @@ def attempt_number(
 
     `starts` counts this start too, as `claim.attempts` does. Headers are asked where the broker does not count; a
     claim record in its first cycle may be younger than the message (redrive came to an existing queue), so there the
-    higher number wins. After a redrive the record alone counts.
+    higher number wins. After a redrive the record alone counts, unless the copy says that it goes on counting.
     """
     counted = starts if claim is None else claim.attempts
     if starts is not None and counted is not None:
@@ -59,8 +61,8 @@ def attempt_number(
     outside = 1 + failed_by_headers(headers or {}, queue=queue).failed
     if counted is None:
         return outside
-    is_fresh = claim is not None and claim.cycle == 0
-    return max(1, min(counted, MAX_COUNT), outside if is_fresh else 1)
+    is_asked = (claim is not None and claim.cycle == 0) or (headers or {}).get(HEADER_KEEPS) is True
+    return max(1, min(counted, MAX_COUNT), outside if is_asked else 1)
 
 
 def failed_by_headers(headers: Headers, *, queue: str) -> HeaderCount:

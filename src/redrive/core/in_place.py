@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any, Final
 
-from redrive.core.attempts import HEADER_ATTEMPT, HEADER_BASELINE, failed_by_x_death
+from redrive.core.attempts import HEADER_ATTEMPT, HEADER_BASELINE, HEADER_KEEPS, failed_by_x_death
 from redrive.core.message import (
     HEADER_FIRST_FAILED_AT,
     HEADER_LETTER,
@@ -31,6 +31,7 @@ from redrive.core.message import (
     is_own_header,
     whole_number,
 )
+from redrive.core.origin import HEADER_EXCHANGE, HEADER_ROUTING_KEY, by_death
 from redrive.core.text import cut
 from redrive.core.topology.entry import (
     HEADER_ATTEMPTS,
@@ -46,8 +47,6 @@ from redrive.core.units import UnixMs, rfc3339
 
 HEADER_ITEM: Final = f"{OWN_HEADER_PREFIX}n-item"
 """Names one message of one redrive: two copies of it, sent around a crash, share it."""
-HEADER_USER: Final = f"{OWN_HEADER_PREFIX}-user-id"
-"""Who published it first, where the broker would refuse to take that from somebody else."""
 HEADER_ORIGINAL_QUEUE: Final = "x-original-queue"
 """Other programs' name for where a dead letter came from."""
 
@@ -56,10 +55,17 @@ MAX_REASON_BYTES: Final = 1_000
 
 _ROUTES_AGAIN: Final = frozenset({"cc", "bcc"})
 """A broker routes a copy by these once more."""
-_KEPT: Final = frozenset({HEADER_LETTER, HEADER_FIRST_FAILED_AT, HEADER_USER})
-"""Of redrive's own headers: the link to the letter, which its success closes, and since when it fails."""
+_MESSAGE_FIELDS: Final = ("published-at", "key", "tenant", "priority", "original", "rest")
+"""Of redrive's own headers those that are a part of the message, and would be properties were there room for them."""
+_KEPT: Final = frozenset({HEADER_LETTER, HEADER_FIRST_FAILED_AT, HEADER_EXCHANGE, HEADER_ROUTING_KEY}) | {
+    f"{OWN_HEADER_PREFIX}-{name}" for name in _MESSAGE_FIELDS
+}
+"""... the link to the letter, which its success closes; since when it fails; and where it was published first."""
+_HISTORY: Final = f"{OWN_HEADER_PREFIX}-history"
+_EXPIRES_AT: Final = f"{OWN_HEADER_PREFIX}-expires-at"
+_PUBLISHED_AT: Final = f"{OWN_HEADER_PREFIX}-published-at"
 _REJECTED: Final = frozenset({"rejected", "delivery_limit"})
-_PLUGIN_HEADERS: Final = frozenset({"x-original-queue", "x-final-status-code", "x-final-error", "x-final-retry-count"})
+_BUS_HEADERS: Final = frozenset({"x-original-queue", "x-final-status-code", "x-final-error", "x-final-retry-count"})
 """What a bus writes on its dead letters: taken off again where redrive wrote it."""
 
 
@@ -100,8 +106,8 @@ def look_refusal(standing: Standing) -> str | None:
     if standing.delivery_limit is None:
         return None
     return (
-        f"{name} is a quorum queue with a delivery limit of {standing.delivery_limit}, and each look counts towards it: a "
-        "message that was looked at too often is dropped or moved."
+        f"{name} is a quorum queue with a delivery limit of {standing.delivery_limit}, and each look counts towards "
+        "it: a message that was looked at too often is dropped or moved."
     )
 
 
@@ -171,10 +177,12 @@ def reason_of(headers: Headers) -> tuple[str, str]:
 
 def attempts_of(headers: Headers, *, queue: str) -> int:
     """Attempts that failed before it was given up: as redrive counted, else rejections by `queue` in `x-death`."""
-    for name in (HEADER_ATTEMPTS, HEADER_ATTEMPT):
-        counted = whole_number(headers.get(name))
-        if counted is not None:
-            return counted
+    counted = whole_number(headers.get(HEADER_ATTEMPTS))
+    if counted is not None:
+        return counted
+    started = whole_number(headers.get(HEADER_ATTEMPT))
+    if started:
+        return started
     return max(
         failed_by_x_death(headers.get("x-death"), queue=queue).failed,
         failed_by_x_death(headers.get(HEADER_DEATHS), queue=queue).failed,
@@ -243,6 +251,7 @@ class Redriven:
     batch: str
     item: str
     keeps_attempts: bool = False
+    keeps_ttl: bool = False
 
 
 def redriven_headers(headers: Headers, redriven: Redriven, *, queue: str, wiring: Wiring | None = None) -> Headers:
@@ -253,9 +262,10 @@ def redriven_headers(headers: Headers, redriven: Redriven, *, queue: str, wiring
     """
     stale = _written_by(wiring)
     if HEADER_LETTER in headers:
-        stale = stale | _PLUGIN_HEADERS
+        stale = stale | _BUS_HEADERS
     kept = {name: value for name, value in headers.items() if _is_kept(name) and name.lower() not in stale}
     copy: dict[str, HeaderValue] = {
+        **_origin(headers, queue),
         **kept,
         HEADER_REDRIVEN_AT: rfc3339(redriven.at),
         HEADER_REDRIVEN_BY: cut(redriven.by, MAX_ACTOR_BYTES),
@@ -265,7 +275,25 @@ def redriven_headers(headers: Headers, redriven: Redriven, *, queue: str, wiring
     }
     if redriven.keeps_attempts:
         copy[HEADER_ATTEMPT] = attempts_of(headers, queue=queue) + 1
+        copy[HEADER_KEEPS] = True
+        if _HISTORY in headers:
+            copy[_HISTORY] = headers[_HISTORY]
+    lifetime_ms = lifetime_of(headers) if redriven.keeps_ttl else None
+    if lifetime_ms is not None:
+        copy[_EXPIRES_AT] = redriven.at + lifetime_ms
     return copy
+
+
+def _origin(headers: Headers, queue: str) -> dict[str, HeaderValue]:
+    """Where it was published first, which only the broker's header tells and the copy does not carry on."""
+    found = by_death(headers.get("x-death"), queue) or by_death(headers.get(HEADER_DEATHS), queue)
+    return {} if found is None else {HEADER_EXCHANGE: found[0], HEADER_ROUTING_KEY: found[1]}
+
+
+def lifetime_of(headers: Headers) -> int | None:
+    """How long a message that redrive published was given to live; None: for ever, or another program did."""
+    until, since = whole_number(headers.get(_EXPIRES_AT)), whole_number(headers.get(_PUBLISHED_AT))
+    return None if until is None or since is None else max(0, until - since)
 
 
 def moved_headers(headers: Headers, *, queue: str, item: str) -> Headers:
@@ -278,7 +306,7 @@ def moved_headers(headers: Headers, *, queue: str, item: str) -> Headers:
     failed = failed_by_x_death(headers.get("x-death"), queue=queue).failed
     if HEADER_ATTEMPT not in kept and failed:
         kept[HEADER_ATTEMPT] = failed + 1
-    return {**kept, HEADER_ITEM: item}
+    return {**_origin(headers, queue), **kept, HEADER_ITEM: item}
 
 
 def _is_kept(name: str) -> bool:

@@ -31,10 +31,11 @@ def origin_of(message: Message, *, queue: str, wiring: Wiring | None = None) -> 
         key = _text(headers.get(key_header)) if key_header else None
         if key is not None:
             return _text(headers.get(exchange_header)) if exchange_header else None, key
-    return _by_death(headers.get("x-death"), queue) or (message.properties.exchange, message.properties.routing_key)
+    return by_death(headers.get("x-death"), queue) or (message.properties.exchange, message.properties.routing_key)
 
 
-def _by_death(deaths: Any, queue: str) -> tuple[str, str] | None:
+def by_death(deaths: Any, queue: str) -> tuple[str, str] | None:
+    """(exchange, routing key) of the first death in this queue, as `x-death` tells; None where it does not."""
     if not isinstance(deaths, list | tuple):
         return None
     for entry in deaths[:MAX_DEATHS]:

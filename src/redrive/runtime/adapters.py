@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 from urllib.parse import unquote, urlsplit
 
+from redrive.core.live import LiveBroker
 from redrive.core.ports import Clock
 from redrive.core.topology.entry import dead_letter_outgoing
 from redrive.core.topology.model import EMPTY, Topology
@@ -197,6 +198,32 @@ def _store_file(wanted: _Wanted) -> SqliteFile:
             hint='Write store = "sqlite:///redrive.db".',
         )
     return _file(url, wanted)
+
+
+def open_live(
+    url: str,
+    *,
+    clock: Clock,
+    management: str | None = None,
+    without_management: bool = False,
+    journal: Path | None = None,
+) -> LiveBroker:
+    """A broker to be worked on by hand, not yet opened. `management`: URL of its management API, None for the usual
+    one; `journal`: file in which a redrive in place remembers what it sent, None for the user's own.
+
+    Raises `UnsupportedError` where the broker is none with exchanges, `MissingExtraError` without its driver.
+    """
+    if urlsplit(url).scheme not in ("amqp", "amqps"):
+        raise UnsupportedError(
+            f'"{masked(url)}" is no RabbitMQ. Nothing was changed.', hint="Write amqp://user:password@host:5672/vhost."
+        )
+    try:
+        from redrive.brokers.rabbitmq.live import RabbitLive  # noqa: PLC0415 - loaded only where used
+    except ModuleNotFoundError as error:
+        raise MissingExtraError(
+            f'The driver "{error.name}" for amqp:// is not installed.', hint='Run: pip install "redrive[rabbitmq]"'
+        ) from error
+    return RabbitLive(url, clock=clock, management=management, without_management=without_management, journal=journal)
 
 
 _BACKENDS: Final[dict[str, Callable[[_Wanted], Backend]]] = {

@@ -21,41 +21,37 @@ queue, before anything new, which is where a broker puts what was in hand: a twi
 from __future__ import annotations
 
 import asyncio
-import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields, replace
 from typing import Any, Final
 
 from redrive.brokers.rabbitmq.journal import Batch, Item, ItemState, Journal
-from redrive.brokers.rabbitmq.session import NOT_FOUND, Channel, ChannelClosed, Got, Sending, Session
+from redrive.brokers.rabbitmq.publishing import Parcel
+from redrive.brokers.rabbitmq.session import MAX_HELPING, ErrandChannel, Got, Session
+from redrive.brokers.rabbitmq.tables import Content, Unwritable, write_content
 from redrive.core.in_place import (
-    HEADER_USER,
     Redriven,
     Route,
     attempts_of,
     dead_since,
     message_digest,
+    moved_headers,
     reason_of,
     redriven_count,
     redriven_headers,
 )
 from redrive.core.live import SendBack, SentBack, Stayed, Waiting
 from redrive.core.message import HEADER_REDRIVEN_BATCH, Headers
+from redrive.core.ports import Clock
 from redrive.core.redrive import MAX_REDRIVES
 from redrive.core.topology.model import Topology
-from redrive.errors import BrokerUnavailableError, QueueNotFoundError, RedriveError
+from redrive.errors import QueueNotFoundError
 
-WINDOW: Final = 100
+WINDOW: Final = MAX_HELPING
 """Messages in hand at a time: at most so many are sent twice around a kill."""
 MAX_STAYED: Final = 1_000
 """Messages that stay are held until the end; when there are more, the run ends."""
-FRAME_OVERHEAD: Final = 64
 PSEUDO_REPLY: Final = "amq.rabbitmq.reply-to"
-
-PROPERTIES: Final = (
-    "content_type", "content_encoding", "delivery_mode", "priority", "correlation_id", "reply_to", "expiration",
-    "message_id", "timestamp", "type", "user_id", "app_id", "cluster_id",
-)  # fmt: skip
 
 Resolve = Callable[[Headers], Route | str]
 """Where a message goes back to, or why that is not known."""
@@ -63,18 +59,22 @@ Resolve = Callable[[Headers], Route | str]
 
 def properties_of(got: Got) -> dict[str, Any]:
     """Those that are set, without the headers."""
-    return {name: value for name in PROPERTIES if (value := getattr(got.properties, name)) is not None}
+    if got.content is None:
+        return {}
+    found = {each.name: getattr(got.content, each.name) for each in fields(Content) if each.name != "headers"}
+    return {name: value for name, value in found.items() if value is not None}
 
 
 async def look(session: Session, queue: str, *, limit: int, resolve: Resolve) -> tuple[Waiting, ...]:
     """The first `limit` messages. They lie where they lay when this returns; killed in here, too."""
-    async with await session.channel() as channel:
-        found: list[Waiting] = []
+    found: list[Waiting] = []
+    async with session.channel() as channel:
         while len(found) < limit:
-            got = await channel.get(queue)
-            if got is None:
+            wanted = min(limit - len(found), MAX_HELPING)
+            taken = await channel.take(queue, wanted)
+            found += [_waiting(got, len(found) + place, resolve) for place, got in enumerate(taken, 1)]
+            if len(taken) < wanted:
                 break
-            found.append(_waiting(got, len(found) + 1, resolve))
     return tuple(found)
 
 
@@ -91,7 +91,7 @@ def _waiting(got: Got, position: int, resolve: Resolve) -> Waiting:
         exchange=got.exchange,
         routing_key=got.routing_key,
         is_redelivered=got.is_redelivered,
-        dead_since=dead_since(headers, got.properties.timestamp),
+        dead_since=dead_since(headers, None if got.content is None else got.content.timestamp),
         reason_code=code,
         reason_text=text,
         attempts=attempts_of(headers, queue=queue or ""),
@@ -144,7 +144,7 @@ class _Taken:
     got: Got
     item: Item
     route: Route
-    properties: Any
+    header: bytes
 
 
 @dataclass(slots=True)
@@ -155,6 +155,7 @@ class _Tally:
     moved: int = 0
     found: int = 0
     came_back: int = 0
+    leftovers: int = 0
     targets: dict[str, int] = field(default_factory=dict)
     stayed: list[Stayed] = field(default_factory=list)
     error: str | None = None
@@ -162,31 +163,43 @@ class _Tally:
     def stays(self, got: Got, why: str) -> None:
         """It is held in hand until the end, and lies in its queue then."""
         self.handled += 1
-        message_id = got.properties.message_id
+        message_id = None if got.content is None else got.content.message_id
         self.stayed.append(Stayed(position=self.handled, message_id=message_id, why=why))
 
 
 class Return:
-    """One run of sending back. `wirings` come from `topology`; `resolve` says where each message goes."""
+    """One run of sending back. `resolve` says where each message goes; wirings come from `topology`."""
 
     def __init__(
-        self, session: Session, journal: Journal, *, topology: Topology, resolve: Resolve, window: int = WINDOW
+        self,
+        session: Session,
+        journal: Journal,
+        *,
+        clock: Clock,
+        topology: Topology,
+        resolve: Resolve,
+        is_move: bool = False,
     ) -> None:
-        self._session, self._journal = session, journal
+        """`is_move`: the copies only change their queue and count on; nobody sends them back."""
+        self._session, self._journal, self._clock = session, journal, clock
         self._topology, self._resolve = topology, resolve
-        self._window = window
+        self._is_move = is_move
         self._tally = _Tally()
+        self._next = 1
+        self._started_ms = clock.monotonic_ms()
 
     async def run(self, queue: str, what: SendBack, *, on_count: Callable[[int], None]) -> SentBack:
-        """Send them back. Stops early where a target is gone; raises `BrokerUnavailableError` where the broker is."""
-        batch = await asyncio.to_thread(self._journal.begin, actor=what.actor, now=_now())
-        async with await self._session.channel() as source, await self._session.channel(confirms=True) as out:
-            depth = (await source.counts(queue)).ready
+        """Send them back. Stops early where a target is gone. Raises `ChannelLost`, `LinkLost`: run it again then."""
+        batch = await asyncio.to_thread(self._journal.begin, actor=what.actor, now=self._clock.now())
+        self._next = batch.next_item
+        recovery = Recovery(batch.items)
+        async with self._session.channel() as source:
+            depth, _ = await source.declare_queue(queue, passive=True)
             wanted = depth if what.limit is None else min(depth, max(what.limit - batch.moved, len(batch.items)))
-            run = _Run(self, batch, what, source=source, out=out, queue=queue, wanted=wanted)
-            while await run.window():
+            hand = _Hand(source=source, queue=queue, batch=batch, what=what, wanted=wanted, recovery=recovery)
+            while await self._window(hand):
                 on_count(self._tally.moved)
-            await run.close()
+            await self._end(hand)
         tally = self._tally
         return SentBack(
             queue=queue,
@@ -200,70 +213,52 @@ class Return:
             error=tally.error,
         )
 
+    # ------------------------------------------------------------------------------------------- one window
 
-class _Run:
-    """The windows of one run."""
-
-    def __init__(
-        self, owner: Return, batch: Batch, what: SendBack, *, source: Channel, out: Channel, queue: str, wanted: int
-    ) -> None:
-        self._session, self._journal = owner._session, owner._journal  # noqa: SLF001 - two halves of one thing
-        self._topology, self._resolve = owner._topology, owner._resolve  # noqa: SLF001
-        self._tally, self._size = owner._tally, owner._window  # noqa: SLF001
-        self._batch, self._what = batch, what
-        self._source, self._out = source, out
-        self._queue, self._wanted = queue, wanted
-        self._recovery = Recovery(batch.items)
-        self._next = batch.next_item
-        self._started = time.monotonic()
-
-    async def window(self) -> bool:
-        """Take, send, acknowledge some messages. False: that was all."""
-        taken: list[_Taken] = []
-        already: list[tuple[Got, Item]] = []
-        room = min(self._size, self._wanted - self._tally.handled)
-        is_last = room <= 0
-        while not is_last and len(taken) + len(already) < room:
-            got = await self._source.get(self._queue)
-            if got is None or len(self._tally.stayed) + self._tally.came_back > MAX_STAYED:
-                is_last = True
-            else:
-                self._sort(got, taken, already)
-                room = min(self._size, self._wanted - self._tally.handled)
-        await self._acknowledge(already)
-        self._tally.found += len(already)
-        if not await self._targets_are_there(taken):
+    async def _window(self, hand: _Hand) -> bool:
+        """Take, send and acknowledge some messages. False: that was all."""
+        tally = self._tally
+        wanted = min(WINDOW, hand.wanted - tally.handled)
+        if wanted <= 0 or len(tally.stayed) + tally.came_back > MAX_STAYED:
             return False
-        await self._send(taken)
-        return not is_last and self._tally.error is None
+        taken = await hand.source.take(hand.queue, wanted)
+        to_send: list[_Taken] = []
+        already: list[tuple[Got, Item]] = []
+        for got in taken:
+            self._sort(hand, got, to_send, already)
+        await self._acknowledge(hand, already)
+        tally.found += len(already)
+        if not await self._targets_are_there(to_send):
+            return False
+        await self._send(hand, to_send)
+        return len(taken) == wanted and tally.error is None
 
-    def _sort(self, got: Got, taken: list[_Taken], already: list[tuple[Got, Item]]) -> None:
-        if got.headers.get(HEADER_REDRIVEN_BATCH) == self._batch.id:
+    def _sort(self, hand: _Hand, got: Got, to_send: list[_Taken], already: list[tuple[Got, Item]]) -> None:
+        if got.headers.get(HEADER_REDRIVEN_BATCH) == hand.batch.id:
             # It failed again while we are at it: it is not sent in circles.
             self._tally.came_back += 1
             return
         digest = message_digest(properties_of(got), got.headers, got.body)
-        known = self._recovery.match(digest, is_redelivered=got.is_redelivered)
+        known = hand.recovery.match(digest, is_redelivered=got.is_redelivered)
         if known is not None and known.state is ItemState.CONFIRMED:
             already.append((got, known))
             return
-        why = self._why_not(got)
-        route = self._resolve(got.headers)
-        if why is None and isinstance(route, str):
-            why = route
-        if why is not None or isinstance(route, str):
-            self._tally.stays(got, why or str(route))
+        route = self._why_not(hand, got) or self._resolve(got.headers)
+        if isinstance(route, str):
+            self._tally.stays(got, route)
             return
-        item = known or self._new_item(got, digest, len(taken) + len(already))
-        properties = self._copy(got, item, route)
-        if _header_bytes(properties) > self._session.frame_max - FRAME_OVERHEAD:
-            self._tally.stays(got, "its headers are larger than the broker takes in one frame")
-            return
-        taken.append(_Taken(got=got, item=item, route=route, properties=properties))
+        item = known or self._new_item(got, digest, len(to_send) + len(already))
+        header = self._header(hand, got, item, route)
+        if isinstance(header, str):
+            self._tally.stays(got, header)
+        else:
+            to_send.append(_Taken(got=got, item=item, route=route, header=header))
 
-    def _why_not(self, got: Got) -> str | None:
+    def _why_not(self, hand: _Hand, got: Got) -> str | None:
+        if got.content is None:
+            return "its properties cannot be read"
         count = redriven_count(got.headers)
-        if count >= MAX_REDRIVES and not self._what.is_forced:
+        if count >= MAX_REDRIVES and not hand.what.is_forced:
             return f"it was sent back {count} times already (--force sends it all the same)"
         return None
 
@@ -272,170 +267,137 @@ class _Run:
             number=self._next,
             position=self._tally.handled + in_hand + 1,
             digest=digest,
-            has_id=bool(got.properties.message_id),
+            has_id=got.content is not None and bool(got.content.message_id),
         )
         self._next += 1
         return item
 
-    def _copy(self, got: Got, item: Item, route: Route) -> Any:
-        """The properties of the copy: all of them but those a broker would refuse or act upon."""
+    def _header(self, hand: _Hand, got: Got, item: Item, route: Route) -> bytes | str:
+        """The copy's properties and headers as bytes, or why there is no copy."""
+        assert got.content is not None, "one that cannot be read stays"
+        item_id, user = hand.batch.item_id(item.number), self._session.address.user
+        if self._is_move:
+            moved = moved_headers(got.headers, queue=route.queue, item=item_id)
+            return written(got.content, moved, item_id=item_id, user=user)
         redriven = Redriven(
-            by=self._what.actor,
-            at=_now(),
-            batch=self._batch.id,
-            item=self._batch.item_id(item.number),
-            keeps_attempts=self._what.keeps_attempts,
+            by=hand.what.actor,
+            at=self._clock.now(),
+            batch=hand.batch.id,
+            item=item_id,
+            keeps_attempts=hand.what.keeps_attempts,
+            keeps_ttl=hand.what.keeps_ttl,
         )
         wiring = self._topology.wiring(route.queue)
-        headers = dict(redriven_headers(got.headers, redriven, queue=route.queue, wiring=wiring))
-        copy = clean_properties(got, headers, user=self._session.user)
-        if self._what.keeps_ttl:
-            copy.expiration = _old_ttl(got)
-        if not copy.message_id:
-            # Two copies of it must be one message for whoever consumes them.
-            copy.message_id = redriven.item
-        return copy
+        headers = redriven_headers(got.headers, redriven, queue=route.queue, wiring=wiring)
+        return written(
+            got.content,
+            headers,
+            item_id=item_id,
+            user=user,
+            ttl=old_ttl(got) if hand.what.keeps_ttl else None,
+        )
 
-    async def _targets_are_there(self, taken: list[_Taken]) -> bool:
-        """A copy may go through an exchange and a queue before it gets to its consumers: that queue is asked for, too."""
-        for queue in dict.fromkeys(each.route.queue for each in taken):
-            if not await exists(self._session, queue):
-                self._tally.error = f'Queue "{queue}" is not on the broker. What was not sent stays where it is.'
+    # ------------------------------------------------------------------------------------------- sending
+
+    async def _targets_are_there(self, to_send: list[_Taken]) -> bool:
+        """A copy may pass an exchange and a queue before it gets to its consumers: their queue is looked for, too."""
+        for queue in dict.fromkeys(each.route.queue for each in to_send):
+            if await self._session.counts(queue) is None:
+                self._tally.error = f'Queue "{queue}" not found. What was not sent stays where it is.'
                 return False
         return True
 
-    async def _send(self, taken: list[_Taken]) -> None:
-        if not taken:
+    async def _send(self, hand: _Hand, to_send: list[_Taken]) -> None:
+        if not to_send:
             return
-        await self._pace(len(taken))
-        await asyncio.to_thread(self._journal.intend, self._batch, [each.item for each in taken])
-        answers = await self._out.publish(
-            [
-                Sending(
-                    item=self._batch.item_id(each.item.number),
-                    exchange=each.route.exchange,
-                    routing_key=each.route.routing_key,
-                    properties=each.properties,
-                    body=each.got.body,
-                )
-                for each in taken
-            ]
-        )
-        sent = [each for each, why in zip(taken, answers, strict=True) if why is None]
-        numbers = [each.item.number for each in sent]
-        await asyncio.to_thread(self._journal.confirm, self._batch, numbers)
-        await self._acknowledge([(each.got, each.item) for each in sent])
+        await self._pace(hand.what, len(to_send))
+        await asyncio.to_thread(self._journal.intend, hand.batch, [each.item for each in to_send])
+        outcomes = await self._session.publish([_parcel(hand.batch, each) for each in to_send])
+        sent = [each for each, outcome in zip(to_send, outcomes, strict=True) if outcome is None]
+        await asyncio.to_thread(self._journal.confirm, hand.batch, [each.item.number for each in sent])
+        await self._acknowledge(hand, [(each.got, each.item) for each in sent])
         for each in sent:
             self._tally.targets[each.route.queue] = self._tally.targets.get(each.route.queue, 0) + 1
-        for each, why in zip(taken, answers, strict=True):
-            if why is not None:
-                self._tally.stays(each.got, f'queue "{each.route.queue}": {why}')
-                if why.startswith("no queue"):
-                    self._tally.error = f'A copy for queue "{each.route.queue}" came back: {why}.'
+        for each, outcome in zip(to_send, outcomes, strict=True):
+            if outcome is not None:
+                self._tally.leftovers += 1
+                self._tally.stays(each.got, outcome.text)
+                if isinstance(outcome, QueueNotFoundError):
+                    self._tally.error = f"{outcome.text} What was not sent stays where it is."
 
-    async def _acknowledge(self, done: list[tuple[Got, Item]]) -> None:
+    async def _acknowledge(self, hand: _Hand, done: list[tuple[Got, Item]]) -> None:
         """Remove the originals of copies that are confirmed, in the order in which they were taken."""
         if not done:
             return
-        self._source.ack([got.tag for got, _ in done])
-        await self._source.sync()
-        await asyncio.to_thread(self._journal.finish, self._batch, [item.number for _, item in done])
+        hand.source.ack([got.tag for got, _ in done])
+        await hand.source.sync()
+        await asyncio.to_thread(self._journal.finish, hand.batch, [item.number for _, item in done])
         self._tally.moved += len(done)
         self._tally.handled += len(done)
 
-    async def _pace(self, count: int) -> None:
-        if self._what.rate_per_s is None:
-            return
-        due_s = (self._tally.moved + count) / self._what.rate_per_s
-        wait_s = self._started + due_s - time.monotonic()
-        if wait_s > 0:
-            await asyncio.sleep(wait_s)  # sleep: the rate a person asked for
+    async def _pace(self, what: SendBack, count: int) -> None:
+        if what.rate_per_s is not None:
+            due_ms = 1_000 * (self._tally.moved + count) / what.rate_per_s
+            await self._clock.sleep(max(0.0, self._started_ms + due_ms - self._clock.monotonic_ms()))
 
-    async def close(self) -> None:
-        """Drop the rows nothing answered to; the batch is over unless it stopped early."""
-        gone = self._recovery.unanswered
+    async def _end(self, hand: _Hand) -> None:
+        """Drop the rows nothing answered to. The batch is over unless it stopped early or a copy was refused."""
+        gone = hand.recovery.unanswered
         if gone:
-            await asyncio.to_thread(self._journal.finish, self._batch, [item.number for item in gone])
-        if self._tally.error is None:
-            await asyncio.to_thread(self._journal.end, self._batch)
+            await asyncio.to_thread(self._journal.finish, hand.batch, [item.number for item in gone])
+        if self._tally.error is None and not self._tally.leftovers:
+            await asyncio.to_thread(self._journal.end, hand.batch)
 
 
-def clean_properties(got: Got, headers: Headers, *, user: str) -> Any:
-    """A copy of the properties that a broker takes from us: another's user id goes into a header, a reply address that
-    died with its connection goes, and so does an `expiration`.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Hand:
+    """What one run works with."""
+
+    source: ErrandChannel
+    queue: str
+    batch: Batch
+    what: SendBack
+    wanted: int
+    recovery: Recovery
+
+
+def _parcel(batch: Batch, each: _Taken) -> Parcel:
+    return Parcel(
+        exchange=each.route.exchange,
+        routing_key=each.route.routing_key,
+        header=each.header,
+        body=each.got.body,
+        message_id=batch.item_id(each.item.number),
+    )
+
+
+def written(content: Content, headers: Headers, *, item_id: str, user: str, ttl: str | None = None) -> bytes | str:
+    """A copy's properties and headers as a broker takes them from us, or why it would not: another's user id and a
+    reply address that died with its connection are left out, and an `expiration` is only what `ttl` says.
+
+    One without an id is named `item_id`: two copies of it must be one message for whoever consumes them.
     """
-    made = replace_properties(got.properties)
-    told = dict(headers)
-    if made.user_id and made.user_id != user:
-        told[HEADER_USER] = made.user_id
-        made.user_id = None
-    if made.reply_to == PSEUDO_REPLY:
-        made.reply_to = None
-    made.expiration = None
-    made.headers = told
-    return made
+    copy = replace(
+        content,
+        headers=dict(headers),
+        user_id=content.user_id if content.user_id == user else None,
+        reply_to=None if content.reply_to == PSEUDO_REPLY else content.reply_to,
+        message_id=content.message_id or item_id,
+        expiration=ttl,
+    )
+    try:
+        return write_content(copy)
+    except Unwritable:
+        return "its headers hold what cannot be written again"
 
 
-def replace_properties(properties: Any) -> Any:
-    """A copy, field by field."""
-    made = type(properties)()
-    for name in PROPERTIES:
-        setattr(made, name, getattr(properties, name))
-    return made
-
-
-def _header_bytes(properties: Any) -> int:
-    return sum(map(len, properties.encode()))
-
-
-def _old_ttl(got: Got) -> str | None:
-    """How long it was given to live first; a broker takes that away when it moves the message."""
-    if got.properties.expiration is not None:
-        return str(got.properties.expiration)
+def old_ttl(got: Got) -> str | None:
+    """How long a message of another program was given to live; a broker takes that away when it moves the message."""
+    if got.content is not None and got.content.expiration is not None:
+        return got.content.expiration
     deaths = got.headers.get("x-death")
     for entry in deaths if isinstance(deaths, list) else ():
         told = entry.get("original-expiration") if isinstance(entry, Mapping) else None
         if isinstance(told, str) and told.isascii() and told.isdigit():
             return told
     return None
-
-
-async def exists(session: Session, queue: str) -> bool:
-    """Whether the queue is there. Makes none."""
-    try:
-        async with await session.channel() as channel:
-            await channel.counts(queue)
-    except ChannelClosed as error:
-        if error.reply_code != NOT_FOUND:
-            raise
-        return False
-    return True
-
-
-async def exchange_exists(session: Session, exchange: str) -> bool:
-    """Whether the exchange is there. Makes none."""
-    try:
-        async with await session.channel() as channel:
-            await channel.has_exchange(exchange)
-    except ChannelClosed as error:
-        if error.reply_code != NOT_FOUND:
-            raise
-        return False
-    return True
-
-
-def not_found(queue: str, vhost: str) -> QueueNotFoundError:
-    """The error for a queue that is not there."""
-    return QueueNotFoundError(f'Queue "{queue}" is not on the broker (vhost "{vhost}"). Nothing was changed.')
-
-
-def interrupted(error: RedriveError) -> BrokerUnavailableError:
-    """The error of a run that broke in the middle."""
-    return BrokerUnavailableError(
-        f"The redrive was interrupted: {error.text}",
-        hint="Nothing is lost. Run it again: it goes on where it stopped, and sends nothing twice.",
-    )
-
-
-def _now() -> int:
-    return time.time_ns() // 1_000_000

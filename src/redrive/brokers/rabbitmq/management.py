@@ -28,9 +28,10 @@ PAGE_SIZE: Final = 500
 """The API's own limit of a page."""
 MAX_PAGES: Final = 2_000
 
-_PORTS: Final = {"amqp": (5672, 15672), "amqps": (5671, 15671)}
 _PORT_STEP: Final = 10_000
 _MAX_PORT: Final = 65_535
+_PLAIN_PORT: Final = 15_672
+_TLS_PORT: Final = 15_671
 
 
 class ManagementUnavailableError(BrokerUnavailableError):
@@ -45,20 +46,13 @@ class ManagementRefusedError(ConfigurationError):
     code = "management_refused"
 
 
-def management_url(amqp_url: str) -> str:
-    """Where the plugin of this broker listens by habit: the same host and login; 15672 (TLS: 15671), or, beside an AMQP
-    port of one's own, 10 000 ports higher.
-    """
-    parts = urlsplit(amqp_url)
-    usual, management = _PORTS.get(parts.scheme, _PORTS["amqp"])
-    port = parts.port or usual
-    if port != usual and port + _PORT_STEP <= _MAX_PORT:
-        management = port + _PORT_STEP
-    host = parts.hostname or "localhost"
+def management_url(host: str, amqp_port: int, *, is_tls: bool = False) -> str:
+    """Where the plugin of a broker listens by habit: the same host, 10 000 ports above AMQP (15672; with TLS 15671)."""
+    port = amqp_port + _PORT_STEP
+    if port > _MAX_PORT:
+        port = _TLS_PORT if is_tls else _PLAIN_PORT
     shown = f"[{host}]" if ":" in host else host
-    login = parts.netloc.rpartition("@")[0]
-    scheme = "https" if parts.scheme == "amqps" else "http"
-    return f"{scheme}://{login}{'@' if login else ''}{shown}:{management}"
+    return f"{'https' if is_tls else 'http'}://{shown}:{port}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -73,8 +67,9 @@ class QueueCounts:
 class Management:
     """A client of one broker's management API. Safe to use from several tasks; every call is one request."""
 
-    def __init__(self, url: str, *, fallback_login: tuple[str, str] = ("guest", "guest")) -> None:
-        """`url`: http or https, with the login in it or not; a path before `/api` is kept.
+    def __init__(self, url: str, *, login: tuple[str, str], tls: ssl.SSLContext | None = None) -> None:
+        """`url`: http or https; a login in it wins over `login`, and a path before `/api` is kept. `tls`: how to trust,
+        where that is not the system's business.
 
         Raises `ConfigurationError` for what is no such URL; the text holds no credentials.
         """
@@ -82,9 +77,10 @@ class Management:
         if parts.scheme not in ("http", "https") or not parts.hostname:
             raise ConfigurationError("--management is no HTTP URL.", hint="Write http://host:15672.")
         self._host, self._scheme = parts.hostname, parts.scheme
-        self._port = parts.port or (15671 if parts.scheme == "https" else 15672)
+        self._port = parts.port or (_TLS_PORT if parts.scheme == "https" else _PLAIN_PORT)
         self._path = parts.path.rstrip("/")
-        user, password = fallback_login
+        self._tls = tls
+        user, password = login
         if parts.username is not None:
             user, password = unquote(parts.username), unquote(parts.password or "")
         self._user = user
@@ -219,7 +215,9 @@ class Management:
     def _request(self, method: str, path: str, body: object) -> tuple[int, bytes]:
         """Blocking; one connection a request, so that nothing is shared between threads."""
         made: http.client.HTTPConnection = (
-            http.client.HTTPSConnection(self._host, self._port, timeout=TIMEOUT_S, context=ssl.create_default_context())
+            http.client.HTTPSConnection(
+                self._host, self._port, timeout=TIMEOUT_S, context=self._tls or ssl.create_default_context()
+            )
             if self._scheme == "https"
             else http.client.HTTPConnection(self._host, self._port, timeout=TIMEOUT_S)
         )
