@@ -1,4 +1,4 @@
-"""A message on the wire and back: every kind kept, nothing from outside believed, nothing the broker counts from sent."""
+"""A message on the wire and back: every kind kept, nothing from outside believed, nothing for the broker to count."""
 
 from __future__ import annotations
 

@@ -14,7 +14,8 @@ import asyncio
 import contextlib
 import random
 import socket
-from collections.abc import Callable, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import asynccontextmanager
 from typing import Any, Final
 
 import pika
@@ -66,6 +67,11 @@ class Lane:
         """For messages."""
         return self._address.where
 
+    @property
+    def vhost(self) -> str:
+        """The virtual host."""
+        return self._address.vhost
+
     async def start(self) -> Link:
         """Connect, for the first time. Raises `ConfigurationError` where trying again would change nothing, else
         `BrokerUnavailableError` once every host was tried.
@@ -75,10 +81,10 @@ class Lane:
         if self._keeper is not None:
             return await self.get(wait_ms=self._address.connect_timeout_ms)
         try:
-            link = await self._connect()
-        except LinkLost as lost:
-            raise self._error() from lost
-        self._take(link)
+            link, lost = await self._connect()
+        except LinkLost as error:
+            raise self._error() from error
+        self._take(link, lost)
         self._keeper = asyncio.create_task(self._keep())
         return link
 
@@ -102,6 +108,15 @@ class Lane:
         if link is None:
             raise self._error(or_wait=True)
         return link
+
+    @asynccontextmanager
+    async def aside(self) -> AsyncIterator[Link]:
+        """Another link, for a question that may cost it. Raises `LinkLost`."""
+        link, lost = await self._connect()
+        try:
+            yield link
+        finally:
+            await self._say_goodbye(link, lost)
 
     async def close(self) -> None:
         """Say goodbye, and connect no more."""
@@ -130,7 +145,7 @@ class Lane:
                 if self._failures > 1 or self._lost is not None:
                     await self._clock.sleep(RECONNECT.delay_ms(max(1, self._failures - 1), random.random()))  # noqa: S311
                 try:
-                    self._take(await self._connect())
+                    self._take(*await self._connect())
                 except LinkLost:
                     continue
             assert self._lost is not None
@@ -139,8 +154,8 @@ class Lane:
             if self._clock.monotonic_ms() - since >= STABLE_MS:
                 self._failures = 0
 
-    def _take(self, link: Link) -> None:
-        self._link = link
+    def _take(self, link: Link, lost: asyncio.Future[None]) -> None:
+        self._link, self._lost = link, lost
         self._last_error = None
         self.blocked = None
         for up in self._waiting:
@@ -168,8 +183,8 @@ class Lane:
 
     # ------------------------------------------------------------------------------------------- connecting
 
-    async def _connect(self) -> Link:
-        """A link to one of the hosts. Raises `LinkLost` with the last one's reason."""
+    async def _connect(self) -> tuple[Link, asyncio.Future[None]]:
+        """A link to one of the hosts, and what is done when it is lost. Raises `LinkLost` with the last reason."""
         hosts = list(self._address.hosts)
         random.shuffle(hosts)
         for host, port in hosts:
@@ -180,7 +195,7 @@ class Lane:
                     raise
         raise AssertionError("an address has a host")
 
-    async def _connect_to(self, host: str, port: int) -> Link:
+    async def _connect_to(self, host: str, port: int) -> tuple[Link, asyncio.Future[None]]:
         loop = asyncio.get_running_loop()
         opened: asyncio.Future[None] = loop.create_future()
         lost: asyncio.Future[None] = loop.create_future()
@@ -207,8 +222,7 @@ class Lane:
             raise
         link.add_on_connection_blocked_callback(self._blocked)
         link.add_on_connection_unblocked_callback(self._unblocked)
-        self._lost = lost
-        return link
+        return link, lost
 
     def _parameters(self, host: str, port: int) -> Any:
         address = self._address

@@ -24,7 +24,7 @@ from redrive.brokers.rabbitmq.failures import (
     refused_queue,
     unavailable,
 )
-from redrive.brokers.rabbitmq.link import Channel
+from redrive.brokers.rabbitmq.link import Channel, Link
 from redrive.core.topology.fit import LIMITED_SINCE, for_version, major
 from redrive.core.topology.ladder import LEVELS, PREFIX, SAFE, Level, has_ladder, is_level
 from redrive.core.topology.model import Binding, Exchange, Queue, QueueType, Topology
@@ -35,7 +35,9 @@ from redrive.errors import ConfigurationError, RedriveError
 DEAD: Final = ".dead"
 WAIT_MS: Final[Millis] = 5_000
 """How long a declare waits for a connection that is being made again."""
-MAX_TRIES: Final = 3
+MAX_SPOKEN_BYTES: Final = 150
+"""Queue and virtual host that surely fit into the 255 bytes of a refusal."""
+INTERNAL_ERROR: Final = "541"
 FILLED_MS: Final[Millis] = 60_000
 """Once the delay ladder is used, its levels up to this long are made in the background: about a hundred. Beside a
 longer delay the time it takes to make its level (10 to 50 ms) is nothing.
@@ -229,20 +231,35 @@ class Declarer:
         self, queue: str, *, doing: str, allowed: Collection[int] = (), raw: bool = False
     ) -> AsyncIterator[Channel]:
         """A channel for one question. An answer in `allowed` ends the block early; every other refusal is raised."""
-        link = await self._lane.get(wait_ms=WAIT_MS)
         try:
-            channel = await Channel(link).open()
-            try:
-                yield channel
-            finally:
-                await channel.close()
+            async with self._link_for(queue) as link:
+                channel = await Channel(link).open()
+                try:
+                    yield channel
+                finally:
+                    await channel.close()
         except ChannelLost as lost:
             if raw:
                 raise
             if lost.code not in allowed:
                 raise refused_queue(queue, lost, doing=doing) from lost
         except LinkLost as lost:
-            raise unavailable(self._lane.where, lost.text) from lost
+            if not (allowed and lost.text.startswith(INTERNAL_ERROR) and self._is_unspeakable(queue)):
+                raise unavailable(self._lane.where, lost.text) from lost
+
+    @asynccontextmanager
+    async def _link_for(self, queue: str) -> AsyncIterator[Link]:
+        if self._is_unspeakable(queue):
+            async with self._lane.aside() as link:
+                yield link
+        else:
+            yield await self._lane.get(wait_ms=WAIT_MS)
+
+    def _is_unspeakable(self, queue: str) -> bool:
+        """Whether the broker would cut the name in the middle of a character when it refuses the queue. It then closes
+        the whole connection with 541 instead (measured on 4.0.5), so such a question is asked on another one.
+        """
+        return not queue.isascii() and name_bytes(queue) + name_bytes(self._lane.vhost) > MAX_SPOKEN_BYTES
 
 
 def _ladder(levels: Iterable[Level]) -> Topology:
