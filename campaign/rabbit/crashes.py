@@ -18,13 +18,17 @@ from campaign.stage import Stage
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Scale:
-    """`is_safe`: the shape's safe form (the default shape has no other), of which no message may be lost."""
+    """`is_safe`: the shape's safe form (the default shape has no other), of which no message may be lost. `quiet_s`:
+    after so long without another effect, what is missing on classic queues will not come any more.
+    """
 
     shape: str
     is_safe: bool
     messages: int
     kills: int
     gap_s: tuple[float, float] = (1.0, 4.0)
+    version: str = ""
+    quiet_s: float = 30.0
     patience_s: float = 900
 
     @property
@@ -46,18 +50,23 @@ FULL: Final[Mapping[str, Scale]] = {
     name: Scale(shape=shape, is_safe=safe, messages=20_000, kills=5) for name, (shape, safe) in _FORMS.items()
 }
 SMALL: Final[Mapping[str, Scale]] = {
-    name: Scale(shape=shape, is_safe=safe, messages=300, kills=1, gap_s=(0.5, 1.5), patience_s=STRAGGLERS_S)
-    for name, (shape, safe) in _FORMS.items()
-    if name in {"crash-orders", "crash-bus-safe", "crash-files-classic"}
+    name: Scale(
+        shape=_FORMS[name][0],
+        is_safe=_FORMS[name][1],
+        messages=300,
+        kills=1,
+        gap_s=(0.5, 1.5),
+        version=version,
+        quiet_s=8.0,
+        patience_s=STRAGGLERS_S,
+    )
+    for name, version in {"crash-orders": "3", "crash-bus-safe": "4", "crash-files-classic": "4"}.items()
 }
-
-QUIET_S: Final = 20.0
-"""Classic queues: after so long without another effect, what is missing will not come any more."""
 
 
 def run(stage: Stage, scale: Scale) -> None:
     """Kill the node again and again. Raises `CampaignError` where a safe form lost one, or an effect came twice."""
-    with ground(stage, scale.shape, safe=scale.is_safe) as field:
+    with ground(stage, scale.shape, safe=scale.is_safe, version=scale.version) as field:
         field.start_sender(scale.messages, scale.seconds)
         field.start_workers()
         for number in range(WORKERS):
@@ -97,5 +106,5 @@ def _until_quiet(field: Ground, scale: Scale) -> None:
         if found == last:
             return
         last = found
-        field.stage.pause(QUIET_S, QUIET_S)
-        left_s -= QUIET_S
+        field.stage.pause(scale.quiet_s, scale.quiet_s)
+        left_s -= scale.quiet_s

@@ -140,11 +140,20 @@ def number_of(name: str) -> int:
 
 @contextmanager
 def ground(
-    stage: Stage, shape: str, *, safe: bool = False, defaults: bool = False, through_proxy: bool = True
+    stage: Stage,
+    shape: str,
+    *,
+    safe: bool = False,
+    defaults: bool = False,
+    through_proxy: bool = True,
+    version: str = "",
 ) -> Iterator[Ground]:
-    """A node with an empty virtual host, and a proxy through which all of the campaign's processes go, if any do."""
+    """A node with an empty virtual host, and a proxy through which all of the campaign's processes go, if any do.
+
+    `version`: of RabbitMQ, where this machine has it and `CAMPAIGN_RABBITMQ` says nothing.
+    """
     with (
-        RabbitNode(chosen()) as node,
+        RabbitNode(chosen(version)) as node,
         node.vhost() as vhost,
         FaultProxy(node.host, node.amqp_port) as proxy,
     ):
@@ -160,13 +169,16 @@ def ground(
         yield Ground(stage=stage, shape=SHAPES[shape], node=node, vhost=vhost, proxy=proxy, workers=[])
 
 
-def chosen() -> Install:
-    """The RabbitMQ to use: what `CAMPAIGN_RABBITMQ` says, else the oldest one here."""
-    wanted = os.environ.get("CAMPAIGN_RABBITMQ", "")
-    for install in installed():
-        if install.version.startswith(wanted):
+def chosen(version: str) -> Install:
+    """The RabbitMQ to use: what `CAMPAIGN_RABBITMQ` says, else `version` if it is here, else the oldest one here."""
+    wanted = os.environ.get("CAMPAIGN_RABBITMQ")
+    found = installed()
+    for install in found:
+        if install.version.startswith(version if wanted is None else wanted):
             return install
-    raise RuntimeError(f"RabbitMQ {wanted} is not on this machine. Run: make servers")
+    if wanted is not None or not found:
+        raise RuntimeError(f"RabbitMQ {wanted or ''} is not on this machine. Run: make servers")
+    return found[0]
 
 
 @contextmanager

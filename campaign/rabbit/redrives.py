@@ -33,12 +33,13 @@ class Scale:
     rate: int
     in_place: bool = False
     has_ids: bool = True
+    version: str = ""
     patience_s: float = 600
 
 
-def _scales(messages: int, *, kills: int, rate: int) -> Mapping[str, Scale]:
+def _scales(messages: int, *, kills: int, rate: int, version: str = "") -> Mapping[str, Scale]:
     def scale(*, in_place: bool, has_ids: bool) -> Scale:
-        return Scale(messages=messages, kills=kills, rate=rate, in_place=in_place, has_ids=has_ids)
+        return Scale(messages=messages, kills=kills, rate=rate, in_place=in_place, has_ids=has_ids, version=version)
 
     return {
         "redrive-store": scale(in_place=False, has_ids=True),
@@ -48,13 +49,13 @@ def _scales(messages: int, *, kills: int, rate: int) -> Mapping[str, Scale]:
 
 
 FULL: Final = _scales(20_000, kills=5, rate=1_000)
-SMALL: Final = _scales(300, kills=2, rate=60)
+SMALL: Final = _scales(300, kills=2, rate=60, version="4")
 
 
 def run(stage: Stage, scale: Scale) -> None:
     """Raises `CampaignError` where a redrive lost a message or gave it a second effect."""
     stage.environment["CAMPAIGN_ORDERS"] = "broken"
-    with ground(stage, QUEUE) as field:
+    with ground(stage, QUEUE, version=scale.version) as field:
         field.start_workers()
         for number in range(WORKERS):
             field.await_worker(number)

@@ -24,6 +24,7 @@ class Scale:
     shape: str
     messages: int
     weather: Weather
+    version: str = ""
     patience_s: float = 900
 
 
@@ -36,13 +37,14 @@ FULL: Final[Mapping[str, Scale]] = {
     shape: Scale(shape=shape, messages=20_000, weather=_STORM) for shape in ("bus", "freeflow", "files", "orders")
 }
 SMALL: Final[Mapping[str, Scale]] = {
-    shape: Scale(shape=shape, messages=250, weather=_SQUALL, patience_s=STRAGGLERS_S) for shape in FULL
+    shape: Scale(shape=shape, messages=250, weather=_SQUALL, version=version, patience_s=STRAGGLERS_S)
+    for shape, version in {"bus": "3", "freeflow": "4", "files": "4", "orders": "4"}.items()
 }
 
 
 def run(stage: Stage, scale: Scale) -> None:
     """One shape. Raises `CampaignError` where a message was lost, stuck, or had its effect twice."""
-    with ground(stage, scale.shape) as field:
+    with ground(stage, scale.shape, version=scale.version) as field:
 
         def start_sender() -> None:
             field.start_sender(scale.messages, scale.weather.seconds)
