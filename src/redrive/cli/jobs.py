@@ -11,6 +11,7 @@ import typer
 
 from redrive.cli import options as o
 from redrive.cli.groups import Change, Filters, Sending, Where, spread
+from redrive.cli.in_place import InPlace, redrive_in_place
 from redrive.cli.output import ago, facts, note, plural, print_json, say, span, table
 from redrive.cli.prompts import Bar, confirm
 from redrive.errors import RedriveError
@@ -24,19 +25,27 @@ SKIPS_SHOWN = 10
 
 
 @spread
-def redrive(*, filters: Filters, sending: Sending, change: Change, where: Where) -> None:
+def redrive(*, filters: Filters, sending: Sending, change: Change, in_place: InPlace, where: Where) -> None:
     """Send dead letters back to be processed, with fresh attempts.
 
     It is a stored job: killed half-way it is resumed where it stopped, by `dlq resume` or by any worker. Ctrl-C
     stops it. Nothing is lost and nothing is sent twice. A message that fails again becomes a new letter, linked to
     the old one.
 
+    With --broker amqp://… (or --in-place) it sends back what lies in a broker's own dead-letter queue, also one redrive
+    did not make. It is no job then: killed, it is run again, goes on where it stopped, and sends nothing twice.
+
     \b
       redrive dlq redrive orders --limit 10               the ten oldest of a queue
       redrive dlq redrive --group 9c1e… --rate 50/s       one problem, gently
       redrive dlq redrive dl_4f2a8c… dl_77b0d1…           exactly these
       redrive dlq redrive orders --dry-run                what would be sent, what not, and why
+      redrive dlq redrive q.audit.dlq --broker amqp://user@host/vhost     in place, back to q.audit
     """
+    place = in_place.place(where)
+    if place is not None:
+        redrive_in_place(place, filters, sending, change=change, is_json=where.is_json)
+        return
     selection = filters.selection()
     change.refuse_everything(selection, "redrive")
     options = sending.options(change.limit)

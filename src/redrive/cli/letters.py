@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Final
 import typer
 
 from redrive.cli.groups import Change, Filters, Where, spread
+from redrive.cli.in_place import InPlace, list_queues, queue_of
 from redrive.cli.output import ago, facts, note, plural, print_json, say, table
 from redrive.cli.prompts import Bar, confirm
 
@@ -28,16 +29,25 @@ def list_letters(
     cursor: Annotated[
         str | None, typer.Option("--cursor", help="Go on where the page before ended.", show_default=False)
     ] = None,
+    in_place: InPlace,
     where: Where,
 ) -> None:
     """List dead letters, oldest first. Looking changes nothing.
+
+    With --broker amqp://… (or --in-place) it lists a broker's own dead-letter queues: how many letters lie in each,
+    and for how long. `dlq peek` shows them.
 
     \b
       redrive dlq list                                  pending and reviewed ones
       redrive dlq list orders --reason VALIDATION_FAILED
       redrive dlq list --since 2h --tenant acme --json
       redrive dlq list --state closed --text "no such customer"
+      redrive dlq list --broker amqp://user@host/vhost  the queues, in place
     """
+    place = in_place.place(where)
+    if place is not None:
+        list_queues(place, queue_of(filters, needed=False), is_json=where.is_json)
+        return
     selection = filters.selection()
     if not selection.states and not selection.ids:
         selection = _open(selection)

@@ -7,13 +7,14 @@ from typing import Annotated, Any, Final
 import typer
 from typer.core import TyperGroup
 
-from redrive.cli import jobs, letters, messages, processes, push, storage
+from redrive.cli import in_place, jobs, letters, messages, processes, push, storage, topology
 
 SECTIONS: Final[dict[str, tuple[str, ...]]] = {
     "Try it": ("demo",),
     "Run": ("up", "work", "serve", "push"),
     "Send": ("publish",),
     "Dead letters": ("dlq",),
+    "RabbitMQ": ("topology",),
     "Look after": ("queues", "backup", "restore"),
 }
 """How `redrive --help` groups the commands; a command that is in no section does not appear."""
@@ -105,11 +106,16 @@ dlq: Final = typer.Typer(
       redrive dlq list orders --reason TIMEOUT  the letters behind it
       redrive dlq show dl_4f2a…                 one of them, with body and history
       redrive dlq redrive orders --limit 10     send ten back
+
+    \b
+    Letters lie in the store of the app. With --broker amqp://… (or --in-place and an app on RabbitMQ) list, peek and
+    redrive work on the broker's own dead-letter queues instead, also on those redrive did not make.
     """,
     no_args_is_help=True,
     rich_markup_mode=None,
 )
 dlq.command("list", short_help="The letters, oldest first")(letters.list_letters)
+dlq.command("peek", short_help="What lies in a RabbitMQ's own dead-letter queue")(in_place.peek)
 dlq.command("show", short_help="One letter: reason, attempts, headers, body, audit")(letters.show)
 dlq.command("stats", short_help="Counts, and the problems behind them")(letters.stats)
 dlq.command("redrive", short_help="Send letters back to be processed")(jobs.redrive)
@@ -120,3 +126,24 @@ dlq.command("review", short_help="Mark letters as looked at")(letters.review)
 dlq.command("close", short_help="Nothing more will be done with them")(letters.close)
 dlq.command("restore", short_help="Make closed letters pending again")(letters.restore)
 app.add_typer(dlq, name="dlq")
+
+topologies: Final = typer.Typer(
+    short_help="Exchanges and queues: show, verify, plan, apply, export",
+    help="""Topologies of RabbitMQ: of an app, of a definitions file, or of a live broker.
+
+    \b
+      redrive topology verify definitions.json       every way in which it loses messages
+      redrive topology plan orders:app               what the broker lacks, and what is there otherwise
+      redrive topology apply orders:app              declare what is missing
+      redrive topology show orders:app --mermaid     a picture
+      redrive topology export orders:app             a file for rabbitmqctl import_definitions
+    """,
+    no_args_is_help=True,
+    rich_markup_mode=None,
+)
+topologies.command("show", short_help="What there is, and where messages go")(topology.show)
+topologies.command("verify", short_help="Every way to lose a message, or the proof that there is none")(topology.verify)
+topologies.command("plan", short_help="What differs on a broker, and what that does to messages")(topology.plan)
+topologies.command("apply", short_help="Declare what is missing; migrate queues that changed")(topology.apply)
+topologies.command("export", short_help="A definitions file, the same every time")(topology.export)
+app.add_typer(topologies, name="topology")
