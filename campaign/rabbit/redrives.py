@@ -107,7 +107,9 @@ def _sent(field: Ground, scale: Scale) -> int:
 
 def _redrive(field: Ground, scale: Scale) -> Process:
     if scale.in_place:
-        where = ("--broker", field.stage.environment["REDRIVE_BROKER"], DEAD, "--to", QUEUE)
+        journal = str(field.stage.folder / "in-place.db")
+        broker = field.stage.environment["REDRIVE_BROKER"]
+        where = ("--broker", broker, DEAD, "--to", QUEUE, "--journal", journal, "--no-management")
     else:
         where = ("--all", "--app", "campaign.rabbit.app:app")
     return field.stage.redrive("redrive", "dlq", "redrive", *where, "--rate", f"{scale.rate}/s", "--yes")
