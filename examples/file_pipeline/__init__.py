@@ -24,7 +24,7 @@ from .upload import upload_app
 
 COMMANDS, EVENTS = "domain.commands", "domain.events"
 
-BOUND = {
+BOUND: dict[str, dict[str, str | list[str]]] = {
     "q.upload.commands": {COMMANDS: ["commands.upload.#", "commands.file.reprocess.*"]},
     "q.validator": {EVENTS: "files.uploaded.*"},
     "q.thumbnail": {EVENTS: "files.validated.*"},

@@ -214,6 +214,35 @@ async def test_c_a_retry_is_a_confirmed_copy_with_the_systems_headers(
     )
 
 
+async def test_c_a_delay_that_is_no_tier_takes_the_next_longer_one_and_that_is_told(
+    broker: BrokerView, environment: dict[str, str]
+) -> None:
+    with example("freeflow", FREEFLOW_TIME_SCALE="100", **environment) as system:
+        async with running(system.app, "freeflow.workflow") as run:
+            await broker.publish(
+                "freeflow.events", "workflow.step", b'{"workflow": "w", "to": "review"}', message_id="m"
+            )
+            await run.until(lambda: run.named("delivery.delay_changed"), patience_s=PATIENCE_S)
+            (changed,) = run.named("delivery.delay_changed")
+
+            assert 1 == await broker.depth("freeflow.workflow.retry.5m")
+    assert (12_000_000, 30_000_000) == (changed["asked_ms"], changed["delay_ms"])
+
+
+async def test_b_a_service_that_asks_for_more_than_the_one_tier_gets_it_and_that_is_told(
+    broker: BrokerView, environment: dict[str, str]
+) -> None:
+    busy = Reply(status=503, headers=((b"retry-after", b"3600"),))
+    async with endpoint(replies(busy, 200)) as service:
+        with example("event_bus", LABELS_URL=service.url, BUS_RETRY_DELAY_MS="50", **environment) as system:
+            async with running(system.app, LABELS) as run:
+                await broker.publish("", LABELS, b"{}")
+                await run.until(lambda: run.processed(LABELS) == 1, patience_s=PATIENCE_S)
+                (changed,) = run.named("delivery.delay_changed")
+
+    assert (3_600_000, 50) == (changed["asked_ms"], changed["delay_ms"])
+
+
 @pytest.mark.parametrize("what", ["missing", "no list", "words", "forged"])
 async def test_c_goes_through_every_tier_and_then_to_the_dead_letter_queue(
     what: str, broker: BrokerView, environment: dict[str, str]
@@ -251,6 +280,7 @@ async def test_c_the_budget_after_a_redrive(broker: BrokerView, environment: dic
         async with running(system.app, "freeflow.user") as run:
             await broker.publish("freeflow.events", "user.renamed", b'{"user": "a", "to": "b"}', message_id="m-1")
             await run.until(lambda: run.named("delivery.dead_lettered"), patience_s=PATIENCE_S)
+            assert 1 == await broker.depth("freeflow.events.dlq")
             await run.redrive("freeflow.user")
             await run.until(lambda: len(run.named("delivery.dead_lettered")) == 2, patience_s=PATIENCE_S)
             full = len(run.named("delivery.retry_scheduled"))
@@ -258,6 +288,7 @@ async def test_c_the_budget_after_a_redrive(broker: BrokerView, environment: dic
             await run.until(lambda: len(run.named("delivery.dead_lettered")) == 3, patience_s=PATIENCE_S)
 
             assert {"user.renamed"} == {each["routing_key"] for each in run.named("delivery.retry_scheduled")}
+            assert 1 == await broker.depth("freeflow.events.dlq"), "what was sent back is no longer there"
     assert 6 == full
     assert 6 == len(run.named("delivery.retry_scheduled"))
 
@@ -344,6 +375,30 @@ async def test_d_the_budget_after_a_redrive(broker: BrokerView, environment: dic
             assert 1 == await broker.depth(f"{queue}.dlq")
     assert 2 + 2 == len(run.named("delivery.retry_scheduled"))
     assert [3, 3] == [letter.attempt_count for letter in letters][:2]
+
+
+@pytest.mark.parametrize(
+    ("name", "where", "expected"),
+    [
+        ("event_bus", ("wms.main-exchange", "", "wms.queue.wms-cincout", "wms.dlq.wms-cincout"), 10),
+        ("freeflow", ("freeflow.events", "user.renamed", "freeflow.user", "freeflow.events.dlq"), 3),
+        ("file_pipeline", ("domain.commands", "commands.upload.f", "q.upload.commands", "q.upload.commands.dlq"), 2),
+    ],
+)
+async def test_the_safe_form_counts_the_same(
+    name: str, where: tuple[str, str, str, str], expected: int, broker: BrokerView, environment: dict[str, str]
+) -> None:
+    exchange, key, queue, dead = where
+    variables = {"BUS_SAFE": "1", "FREEFLOW_SAFE": "1", "PIPELINE_SAFE": "1"}
+    variables |= {"BUS_RETRY_DELAY_MS": "50", "FREEFLOW_TIME_SCALE": "0.0005", "PIPELINE_RETRY_DELAY_MS": "50"}
+    body = b'{"sku": "A", "kind": "check-out", "quantity": 1, "user": "a", "to": "b", "fileId": "f", "name": "f.txt"}'
+    with example(name, **environment, **variables) as system:
+        async with running(system.app, queue) as run:
+            await broker.publish(exchange, key, body, message_id="m-1")
+            await run.until(lambda: run.named("delivery.dead_lettered"), patience_s=PATIENCE_S)
+
+            assert 1 == await broker.depth(dead)
+    assert list(range(1, expected + 1)) == [each["attempt"] for each in run.named("delivery.retry_scheduled")]
 
 
 async def test_d_the_brokers_own_import_makes_what_the_app_would_declare(
