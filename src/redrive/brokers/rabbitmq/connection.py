@@ -175,7 +175,7 @@ class Lane:
             lost.set_result(None)
 
     def _error(self, *, or_wait: bool = False) -> RedriveError:
-        refused = None if or_wait else refusal(self._last_error, self.where)
+        refused = None if or_wait else refusal(self._last_error, self.where, is_tls=self._address.tls is not None)
         if refused is not None:
             return refused
         text = "no answer yet" if self._last_error is None else said(self._last_error)

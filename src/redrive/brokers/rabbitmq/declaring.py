@@ -18,6 +18,7 @@ from redrive.brokers.rabbitmq.connection import Lane
 from redrive.brokers.rabbitmq.failures import (
     NOT_FOUND,
     PRECONDITION_FAILED,
+    RESOURCE_LOCKED,
     ChannelLost,
     LinkLost,
     named_in,
@@ -33,8 +34,6 @@ from redrive.core.units import Millis
 from redrive.errors import ConfigurationError, RedriveError
 
 DEAD: Final = ".dead"
-WAIT_MS: Final[Millis] = 5_000
-"""How long a declare waits for a connection that is being made again."""
 MAX_SPOKEN_BYTES: Final = 150
 """Queue and virtual host that surely fit into the 255 bytes of a refusal."""
 INTERNAL_ERROR: Final = "541"
@@ -63,7 +62,9 @@ def default_shape(queue: str) -> Topology:
 class Declarer:
     """Knows which queues are there. All methods belong to one event loop."""
 
-    def __init__(self, lane: Lane, topology: Topology) -> None:
+    def __init__(self, lane: Lane, topology: Topology, *, wait_ms: Millis) -> None:
+        """`wait_ms`: how long a declare waits for a connection that is being made again."""
+        self._wait_ms = wait_ms
         self._lane = lane
         self._topology = topology
         self._version: str | None = None
@@ -91,8 +92,16 @@ class Declarer:
                 self.seen.add(queue)
 
     async def exists(self, queue: str) -> bool:
-        """Whether the broker has it now."""
-        return await self.look(queue) is not None
+        """Whether the broker has it now. One that is exclusive to another connection is there, too."""
+        found = []
+        async with self._channel(queue, doing="looked at", allowed=(NOT_FOUND,)) as channel:
+            try:
+                found.append(await channel.declare_queue(queue, passive=True))
+            except ChannelLost as lost:
+                if lost.code == RESOURCE_LOCKED:
+                    return True
+                raise
+        return bool(found)
 
     async def look(self, queue: str) -> tuple[int, int] | None:
         """How many messages are ready there, and how many consumers; None where there is no such queue."""
@@ -159,7 +168,7 @@ class Declarer:
                 self._is_declared = True
 
     async def _declare_all(self) -> None:
-        link = await self._lane.get(wait_ms=WAIT_MS)
+        link = await self._lane.get(wait_ms=self._wait_ms)
         _check_priorities(self._topology, link.version)
         try:
             async with self._channel("", doing="made", raw=True) as channel:
@@ -253,7 +262,7 @@ class Declarer:
             async with self._lane.aside() as link:
                 yield link
         else:
-            yield await self._lane.get(wait_ms=WAIT_MS)
+            yield await self._lane.get(wait_ms=self._wait_ms)
 
     def _is_unspeakable(self, queue: str) -> bool:
         """Whether the broker would cut the name in the middle of a character when it refuses the queue. It then closes

@@ -7,6 +7,7 @@ best what became of them and says so. What leaves the package is a `RedriveError
 from __future__ import annotations
 
 import re
+import ssl
 from typing import Final
 
 from pika import exceptions
@@ -63,8 +64,19 @@ _REFUSING: Final = (exceptions.AuthenticationError, exceptions.ProbableAuthentic
 _WRONG_PROTOCOL: Final = (exceptions.IncompatibleProtocolError, exceptions.ProtocolVersionMismatch)
 
 
-def refusal(reason: BaseException | None, where: str) -> RedriveError | None:
-    """The error where trying again would change nothing: wrong credentials, virtual host or port."""
+def refusal(reason: BaseException | None, where: str, *, is_tls: bool = False) -> RedriveError | None:
+    """The error where trying again would change nothing: wrong credentials, certificates, virtual host or port."""
+    if isinstance(reason, ssl.SSLCertVerificationError):
+        return ConfigurationError(
+            f"The certificate of RabbitMQ at {where} is not trusted: {reason.verify_message}. Nothing was consumed or "
+            "published.",
+            hint="Name the CA's file in the URL: ?ca=…; the host's name has to stand in the certificate.",
+        )
+    if is_tls and isinstance(reason, (ssl.SSLError, *_WRONG_PROTOCOL)):
+        return ConfigurationError(
+            f"RabbitMQ at {where} ended the TLS handshake. Nothing was consumed or published.",
+            hint="Does it want a client certificate (?cert=…&key=…), and is TLS spoken at this port (5671)?",
+        )
     if isinstance(reason, _REFUSING):
         return ConfigurationError(
             f"RabbitMQ at {where} refused the user or the password. Nothing was consumed or published.",
