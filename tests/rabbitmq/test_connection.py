@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import socket
 import ssl
 import subprocess
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote
@@ -121,21 +123,22 @@ async def test_a_broker_that_is_not_there_is_unavailable() -> None:
     await broker.close()
 
 
-async def test_one_that_does_not_answer_is_given_up_after_its_time() -> None:
-    silent = await asyncio.start_server(lambda _reader, _writer: None, "127.0.0.1", 0)
-    port = silent.sockets[0].getsockname()[1]
-    broker = RabbitBroker(f"amqp://127.0.0.1:{port}/?connection_timeout=0.3", clock=SystemClock())
+@pytest.fixture
+def silent() -> Iterator[str]:
+    """The URL of a port where connections are taken by the kernel and nobody ever says a word."""
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        yield f"amqp://127.0.0.1:{listener.getsockname()[1]}/"
 
-    with pytest.raises(BrokerUnavailableError):
+
+async def test_one_that_does_not_answer_is_given_up_after_its_time(silent: str) -> None:
+    broker = RabbitBroker(f"{silent}?connection_timeout=0.3", clock=SystemClock())
+
+    with pytest.raises(BrokerUnavailableError, match="no answer within 300 ms"):
         await asyncio.wait_for(broker.open(), PATIENCE_S)
 
-    silent.close()
 
-
-async def test_opening_can_be_stopped_at_any_time() -> None:
-    silent = await asyncio.start_server(lambda _reader, _writer: None, "127.0.0.1", 0)
-    port = silent.sockets[0].getsockname()[1]
-    broker = RabbitBroker(f"amqp://127.0.0.1:{port}/", clock=SystemClock())
+async def test_opening_can_be_stopped_at_any_time(silent: str) -> None:
+    broker = RabbitBroker(silent, clock=SystemClock())
     opening = asyncio.create_task(broker.open())
     await asyncio.sleep(0.05)
 
@@ -143,7 +146,6 @@ async def test_opening_can_be_stopped_at_any_time() -> None:
 
     with pytest.raises(asyncio.CancelledError):
         await asyncio.wait_for(opening, PATIENCE_S)
-    silent.close()
 
 
 # ------------------------------------------------------------------------------------------------- lost and found

@@ -33,6 +33,8 @@ STABLE_MS: Final[Millis] = 10_000
 RECONNECT: Final = Exponential("1s", factor=2, cap="30s", jitter="full")
 CLOSE_S: Final = 5.0
 """How long a farewell may take; then the connection is cut."""
+ABANDON_S: Final = 1.0
+"""How long the client may take to close the socket of a connection that was given up while it was made."""
 _MAX_REASON_BYTES: Final = 200
 _MAX_WRAPPED: Final = 10
 
@@ -203,7 +205,8 @@ class Lane:
         def failed(_: object, reason: BaseException) -> None:
             if not opened.done():
                 opened.set_exception(LinkLost(said(reason)))
-            self._last_error = _innermost(reason)
+                self._last_error = _innermost(reason)
+            lost.set_result(None)
 
         link = Link(
             self._parameters(host, port),
@@ -216,6 +219,7 @@ class Lane:
             await asyncio.wait_for(opened, self._address.connect_timeout_ms / 1_000)
         except (TimeoutError, asyncio.CancelledError) as error:
             _abandon(link)
+            await asyncio.wait({lost}, timeout=ABANDON_S)
             if isinstance(error, TimeoutError):
                 self._last_error = TimeoutError(f"no answer within {self._address.connect_timeout_ms} ms")
                 raise LinkLost(str(self._last_error)) from error
