@@ -12,6 +12,7 @@ import pytest
 
 from redrive import Delivery
 from redrive.core.topology.model import Binding, Queue, Topology
+from redrive.errors import ConfigurationError, NotFoundError
 from tests.push.endpoint import Reply, endpoint, replies
 from tests.rabbit import Rabbit
 from tests.systems.broker_view import BrokerView
@@ -375,6 +376,63 @@ async def test_d_the_budget_after_a_redrive(broker: BrokerView, environment: dic
             assert 1 == await broker.depth(f"{queue}.dlq")
     assert 2 + 2 == len(run.named("delivery.retry_scheduled"))
     assert [3, 3] == [letter.attempt_count for letter in letters][:2]
+
+
+async def test_d_operators_list_look_at_and_send_back_what_is_parked(
+    rabbit: Rabbit, broker: BrokerView, environment: dict[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A redrive enters through `retry.q.X` and is not charged as an attempt."""
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
+    queue, parked = "q.upload.commands", "q.upload.commands.dlq"
+    with example("file_pipeline", PIPELINE_RETRY_DELAY_MS="50", **environment) as system:
+        from examples.file_pipeline.admin import ParkedMessages
+
+        admin = ParkedMessages(system.app, management=rabbit.management_url)
+        async with running(system.app, queue) as run:
+            for number in range(5):
+                await broker.publish(
+                    "domain.commands",
+                    "commands.upload.f",
+                    reprocess("f1"),
+                    message_id=f"m-{number}",
+                    correlation_id="c",
+                )
+            await run.until(lambda: len(run.named("delivery.dead_lettered")) == 5, patience_s=PATIENCE_S)
+
+            listed = {each["queue"]: each["depth"] for each in await admin.list_queues()}
+            looked = [await admin.peek(parked, limit=3) for _ in range(3)]
+            sent = await admin.redrive(parked, limit=2, actor="ada")
+            await run.until(lambda: len(run.named("delivery.dead_lettered")) == 7, patience_s=PATIENCE_S)
+            system.storage.path("f1").parent.mkdir(parents=True)
+            system.storage.path("f1").write_bytes(b"hello")
+            rest = await admin.redrive(parked, actor="ada")
+            await run.until(lambda: run.processed(queue) == 5, patience_s=PATIENCE_S)
+
+            assert 0 == await broker.depth(parked)
+    assert {f"{name}.dlq": 5 if name == queue else 0 for name in system.HANDLERS} == listed
+    order = [[each["message_id"] for each in look["messages"]] for look in looked]
+    assert [order[0]] * 3 == order
+    (first, *_) = looked[0]["messages"]
+    assert ("FILE_NOT_THERE_EXHAUSTED", 3, queue) == (first["reason_code"], first["attempts"], first["queue"])
+    assert "c" == first["properties"]["correlation_id"]
+    assert (2, 2, 0) == (sent["requested"], sent["moved"], sent["failed"])
+    assert (5, 0) == (rest["moved"], rest["failed"])
+    attempts = [each["attempt"] for each in run.named("delivery.retry_scheduled")]
+    assert (7, 7) == (attempts.count(1), attempts.count(2))
+
+
+@pytest.mark.parametrize(
+    ("queue", "limit"), [("q.audit", 5), ("orders.dlq", 5), ("q.audit.dlq", 0), ("q.audit.dlq", 101)]
+)
+async def test_d_operators_reach_parking_queues_only_and_a_hundred_at_a_time(queue: str, limit: int) -> None:
+    with example("file_pipeline", REDRIVE_BROKER="amqp://127.0.0.1:1/") as system:
+        from examples.file_pipeline.admin import ParkedMessages
+
+        admin = ParkedMessages(system.app)
+
+        for operation in (admin.peek(queue, limit=limit), admin.redrive(queue, actor="ada", limit=limit)):
+            with pytest.raises((NotFoundError, ConfigurationError)):
+                await operation
 
 
 @pytest.mark.parametrize(
