@@ -28,7 +28,7 @@ HEARTBEAT_S: Final = 5
 """Short: a connection that the proxy has half killed must be noticed within the campaign."""
 
 STRAGGLERS_S: Final = 240.0
-"""A quorum queue hands a message over again 180 s after the hand-over got lost (rabbitmq-facts.md 6)."""
+"""A quorum queue hands a message over again 180 s after the hand-over got lost."""
 
 
 @dataclass(slots=True)

@@ -143,6 +143,7 @@ FORGED: dict[str, Any] = {
 async def test_b_stops_after_ten_retries_whatever_x_death_says(
     what: str, broker: BrokerView, environment: dict[str, str]
 ) -> None:
+    """Case RC-01."""
     async with endpoint(replies(500)) as service:
         with example("event_bus", LABELS_URL=service.url, BUS_RETRY_DELAY_MS="20", **environment) as system:
             async with running(system.app, LABELS) as run:

@@ -1,4 +1,4 @@
-"""What the status of a service that consumes over HTTP means (systems.md B, "What the consumer's status means").
+"""What the status of a service that consumes over HTTP means.
 
 | status | end of the delivery |
 |---|---|

@@ -1,4 +1,4 @@
-"""Messages that say from when on they may be processed (systems.md B, "Delayed messages")."""
+"""Messages that say from when on they may be processed."""
 
 from __future__ import annotations
 
