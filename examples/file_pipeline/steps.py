@@ -43,7 +43,7 @@ def accept(storage: Storage) -> Step:
         kind = kind_of(command.name)
         event = msgspec.structs.replace(command, kind=kind, size_bytes=size)
         with delivery.transaction() as tx:
-            say(tx, f"files.uploaded.{kind}", event, delivery)
+            say(tx, f"files.uploaded.{kind}", event, cause=delivery)
 
     return handle
 
@@ -60,7 +60,7 @@ def validate(storage: Storage) -> Step:
         else:
             answer, key = msgspec.structs.replace(event, facts=facts), f"files.validated.{event.kind}"
         with delivery.transaction() as tx:
-            say(tx, key, answer, delivery)
+            say(tx, key, answer, cause=delivery)
 
     return handle
 
@@ -72,7 +72,7 @@ def thumbnail(storage: Storage) -> Step:
         if event.kind == "image":
             storage.put_beside(event.file_id, ".thumb.png", _made(thumbnail_of, storage.read(event.file_id)))
         with delivery.transaction() as tx:
-            say(tx, f"processing.thumbnail.{'done' if event.kind == 'image' else 'skipped'}", event, delivery)
+            say(tx, f"processing.thumbnail.{'done' if event.kind == 'image' else 'skipped'}", event, cause=delivery)
 
     return handle
 
@@ -87,7 +87,7 @@ def extract(storage: Storage) -> Step:
             storage.put_beside(event.file_id, ".extracted.txt", text.encode())
             event.facts["words"] = len(text.split())
         with delivery.transaction() as tx:
-            say(tx, f"processing.text.{'done' if has_text else 'skipped'}", event, delivery)
+            say(tx, f"processing.text.{'done' if has_text else 'skipped'}", event, cause=delivery)
 
     return handle
 
@@ -99,13 +99,13 @@ def _made(make: Callable[[bytes], Any], content: bytes) -> Any:
         raise Unreadable(f"validated, and now: {error}") from error
 
 
-def say(tx: Any, key: str, event: FileEvent, delivery: Delivery) -> None:
+def say(tx: Any, key: str, event: FileEvent, *, cause: Delivery) -> None:
     """Publish an event with this transaction, under the correlation id of what caused it."""
     tx.publish(
         key,
         event,
         exchange=EVENTS,
         type=key,
-        message_id=hashlib.sha256(f"{delivery.message.id}:{key}".encode()).hexdigest()[:32],
-        correlation_id=delivery.message.properties.correlation_id or delivery.message.id,
+        message_id=hashlib.sha256(f"{cause.message.id}:{key}".encode()).hexdigest()[:32],
+        correlation_id=cause.message.properties.correlation_id or cause.message.id,
     )

@@ -58,8 +58,10 @@ async def auth(event: dict[str, Any], delivery: Delivery) -> None:
         tx.execute("INSERT INTO logins VALUES (?, 1) ON CONFLICT (user) DO UPDATE SET failures = failures + 1", (name,))
         (failures,) = tx.execute("SELECT failures FROM logins WHERE user = ?", (name,)).fetchone()
         if failures == FAILED_LOGINS:
-            publish(tx, "notification.locked", {"to": name, "text": f"{failures} failed logins: locked"}, delivery)
-            publish(tx, "audit.locked", {"user": name}, delivery)
+            publish(
+                tx, "notification.locked", {"to": name, "text": f"{failures} failed logins: locked"}, cause=delivery
+            )
+            publish(tx, "audit.locked", {"user": name}, cause=delivery)
 
 
 async def alarm(event: dict[str, Any], delivery: Delivery) -> None:
@@ -73,7 +75,7 @@ async def alarm(event: dict[str, Any], delivery: Delivery) -> None:
         is_new = tx.execute("SELECT 1 FROM alarms WHERE source = ?", (source,)).fetchone() is None
         tx.execute("INSERT OR REPLACE INTO alarms VALUES (?, ?)", (source, severity))
         if is_new and severity == "critical":
-            publish(tx, "notification.alarm", {"to": "operations", "text": f"critical: {source}"}, delivery)
+            publish(tx, "notification.alarm", {"to": "operations", "text": f"critical: {source}"}, cause=delivery)
 
 
 async def document(event: dict[str, Any], delivery: Delivery) -> None:
@@ -102,7 +104,7 @@ async def workflow(event: dict[str, Any], delivery: Delivery) -> None:
             raise RetryLater(scaled("2m"), f"{name} is {state}, its step to {to} comes too early")
         else:
             tx.execute("UPDATE workflows SET state = ? WHERE name = ?", (to, name))
-            publish(tx, "audit.step", {"workflow": name, "to": to}, delivery)
+            publish(tx, "audit.step", {"workflow": name, "to": to}, cause=delivery)
 
 
 async def notification(event: dict[str, Any], delivery: Delivery) -> None:
@@ -145,6 +147,7 @@ def what_happened(delivery: Delivery) -> str:
     return delivery.routing_key.partition(".")[2]
 
 
-def publish(tx: Any, routing_key: str, event: dict[str, Any], delivery: Delivery) -> None:
+def publish(tx: Any, routing_key: str, event: dict[str, Any], *, cause: Delivery) -> None:
     """Send an event with this transaction. Its id comes from the message that caused it."""
-    tx.publish(routing_key, event, exchange=EVENTS, message_id=f"{delivery.message.id}:{routing_key}")
+    message_id = hashlib.sha256(f"{cause.message.id}:{routing_key}".encode()).hexdigest()[:32]
+    tx.publish(routing_key, event, exchange=EVENTS, message_id=message_id)
