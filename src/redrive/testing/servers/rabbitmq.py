@@ -212,7 +212,7 @@ class RabbitNode(RabbitServer):
                 self._start()
             except ServerFailed:
                 # Somebody else may have taken one of the ports in the meantime: other ports, another try.
-                self.kill()
+                self._end_processes()
                 if last == _TRIES:
                     raise
             else:
@@ -245,10 +245,13 @@ class RabbitNode(RabbitServer):
 
     def close(self) -> None:
         """Kill what runs and remove the folder. The node is used up."""
+        self._end_processes()
+        self._files.remove()
+
+    def _end_processes(self) -> None:
         self.kill()
         if self._epmd is not None:
             self._epmd.kill()
-        self._files.remove()
 
     def ctl(self, *arguments: str, timeout_s: float = 120.0) -> str:
         """`rabbitmqctl` of this node's own version; what it printed. Takes some seconds: prefer `api` where it can.
