@@ -67,7 +67,9 @@ def test_core_never_reads_a_clock(path: Path) -> None:
 
 
 def test_importing_redrive_loads_no_optional_driver_and_no_surface() -> None:
-    watched = ["pydantic", "typer", "rich", "starlette", "uvicorn", "pytest", "redrive.cli", "redrive.testing"]
+    drivers = ["pika", "pydantic", "redrive.brokers.rabbitmq"]
+    surfaces = ["typer", "rich", "starlette", "uvicorn", "pytest", "redrive.cli", "redrive.push", "redrive.testing"]
+    watched = drivers + surfaces
     script = f"import sys, redrive; print([name for name in {watched} if name in sys.modules])"
 
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)

@@ -248,11 +248,6 @@ class RabbitNode(RabbitServer):
         self._end_processes()
         self._files.remove()
 
-    def _end_processes(self) -> None:
-        self.kill()
-        if self._epmd is not None:
-            self._epmd.kill()
-
     def ctl(self, *arguments: str, timeout_s: float = 120.0) -> str:
         """`rabbitmqctl` of this node's own version; what it printed. Takes some seconds: prefer `api` where it can.
 
@@ -276,6 +271,11 @@ class RabbitNode(RabbitServer):
             return
         (self._files.outside / "definitions.json").write_text(definitions, "utf-8")
         self.ctl("import_definitions", f"{self._files.inside}/definitions.json")
+
+    def _end_processes(self) -> None:
+        self.kill()
+        if self._epmd is not None:
+            self._epmd.kill()
 
     def _start(self) -> None:
         self._files.write_settings(
