@@ -14,8 +14,11 @@ rows go. Killed right here, what is true?
     ack sent, row still there  the original may be gone; then nothing answers to the row, and it is dropped
 
 Twins (equal bytes, properties and headers, no id) could be taken for one another. Before the first ack that is
-harmless, for either stands for the other. After it a row speaks only for a message that comes back at the head of the
-queue, before anything new, which is where a broker puts what was in hand: a twin further back is sent, not removed.
+harmless, for either stands for the other. After it a row speaks only for a message that the broker must have had out
+exactly once since: on a quorum queue by its count of deliveries; on a classic one, where what was in hand comes back at
+the head, in its order, by being the next there, if nobody had looked at it before. Whatever is not certain is sent,
+with a new id: nothing is lost by that, and it runs twice at most. Looks are noted in the journal; those of other
+programs, between the kill and the next run, are not known.
 """
 
 from __future__ import annotations
@@ -27,7 +30,7 @@ from typing import Any, Final
 
 from redrive.brokers.rabbitmq.journal import Batch, Item, ItemState, Journal
 from redrive.brokers.rabbitmq.publishing import Parcel
-from redrive.brokers.rabbitmq.session import MAX_HELPING, ErrandChannel, Got, Session
+from redrive.brokers.rabbitmq.session import ErrandChannel, Got, Session
 from redrive.brokers.rabbitmq.tables import Content, Unwritable, write_content
 from redrive.core.in_place import (
     Redriven,
@@ -41,16 +44,21 @@ from redrive.core.in_place import (
     redriven_headers,
 )
 from redrive.core.live import SendBack, SentBack, Stayed, Waiting
-from redrive.core.message import HEADER_REDRIVEN_BATCH, Headers
+from redrive.core.message import HEADER_REDRIVEN_BATCH, Headers, whole_number
 from redrive.core.ports import Clock
 from redrive.core.redrive import MAX_REDRIVES
 from redrive.core.topology.model import Topology
 from redrive.errors import QueueNotFoundError
 
-WINDOW: Final = MAX_HELPING
+WINDOW: Final = 100
 """Messages in hand at a time: at most so many are sent twice around a kill."""
 MAX_STAYED: Final = 1_000
 """Messages that stay are held until the end; when there are more, the run ends."""
+BACK_MS: Final = 20
+MAX_BACK: Final = 100
+MAX_RETURNED: Final = 20_000
+COMES_BACK_MS: Final = 1_000
+"""How long what a killed run had in hand may take to lie in its queue again, once its connection has ended."""
 PSEUDO_REPLY: Final = "amq.rabbitmq.reply-to"
 
 Resolve = Callable[[Headers], Route | str]
@@ -66,16 +74,35 @@ def properties_of(got: Got) -> dict[str, Any]:
 
 
 async def look(session: Session, queue: str, *, limit: int, resolve: Resolve) -> tuple[Waiting, ...]:
-    """The first `limit` messages. They lie where they lay when this returns; killed in here, too."""
-    found: list[Waiting] = []
+    """The first `limit` messages. They lie where they lay when this returns; killed in here, too, a moment later."""
     async with session.channel() as channel:
-        while len(found) < limit:
-            wanted = min(limit - len(found), MAX_HELPING)
-            taken = await channel.take(queue, wanted)
-            found += [_waiting(got, len(found) + place, resolve) for place, got in enumerate(taken, 1)]
-            if len(taken) < wanted:
-                break
-    return tuple(found)
+        before, _ = await channel.declare_queue(queue, passive=True)
+        taken = await channel.take(queue, limit)
+        await _take_all_returned(channel, queue, taken)
+    await _put_back(session, queue, before)
+    return tuple(_waiting(got, position, resolve) for position, got in enumerate(taken, 1))
+
+
+async def _take_all_returned(channel: ErrandChannel, queue: str, taken: list[Got]) -> None:
+    """Keep the order of a quorum queue, which puts back what it is given behind what was given back before (measured on
+    3.10.8 and 4.0.5): only where all of that was taken is it in its old order again. Other queues need nothing more.
+    """
+    last, count = (taken[-1] if taken else None), len(taken)
+    while last is not None and _deliveries(last) and count < MAX_RETURNED:
+        more = await channel.take(queue, WINDOW)
+        count += len(more)
+        last = more[-1] if more else None
+
+
+async def _put_back(session: Session, queue: str, depth: int) -> None:
+    """A quorum queue puts back what a closed channel held a moment after it was closed: whoever looks before that finds
+    another order. Waits until as many are ready as were, or somebody else has taken some.
+    """
+    for _ in range(MAX_BACK):
+        found = await session.counts(queue)
+        if found is None or found[0] >= depth:
+            return
+        await session.clock.sleep(BACK_MS)
 
 
 def _waiting(got: Got, position: int, resolve: Resolve) -> Waiting:
@@ -109,23 +136,32 @@ class Recovery:
     def __init__(self, items: tuple[Item, ...]) -> None:
         self._intended = [item for item in items if item.state is ItemState.INTENDED]
         self._confirmed = [item for item in items if item.state is ItemState.CONFIRMED]
-        self._at_head = list(self._confirmed)
+        self._at_head = [item for item in self._confirmed if not item.was_looked_at]
 
-    def match(self, digest: str, *, is_redelivered: bool) -> Item | None:
+    def match(self, digest: str, *, is_redelivered: bool, deliveries: int = 0) -> Item | None:
         """The row of this message, which is used up; None: it is new."""
-        if is_redelivered:
-            for place, item in enumerate(self._at_head):
-                if item.digest == digest:
-                    # Acknowledgements went out in this order: what comes before it and is not back is gone.
-                    del self._at_head[: place + 1]
-                    self._confirmed.remove(item)
-                    return item
-        for rows in (self._intended, [item for item in self._confirmed if item.has_id]):
-            for item in rows:
-                if item.digest == digest:
-                    (self._intended if item.state is ItemState.INTENDED else self._confirmed).remove(item)
-                    return item
-        self._at_head.clear()
+        found = self._returned(digest, is_redelivered=is_redelivered, deliveries=deliveries)
+        if found is None:
+            certain = [*self._intended, *(item for item in self._confirmed if item.has_id)]
+            found = next((item for item in certain if item.digest == digest), None)
+        if found is None:
+            self._at_head.clear()
+            return None
+        for rows in (self._intended, self._confirmed, self._at_head):
+            if found in rows:
+                rows.remove(found)
+        return found
+
+    def _returned(self, digest: str, *, is_redelivered: bool, deliveries: int) -> Item | None:
+        """Of the rows after whose confirm an ack may have gone out."""
+        alike = [item for item in self._confirmed if item.digest == digest and not item.was_looked_at]
+        if deliveries:
+            return next((item for item in alike if item.deliveries + 1 == deliveries), None)
+        for place, item in enumerate(self._at_head if is_redelivered else ()):
+            if item.digest == digest:
+                # Acknowledgements went out in this order: what comes before it and is not back is gone.
+                del self._at_head[:place]
+                return item
         return None
 
     @property
@@ -193,6 +229,8 @@ class Return:
         batch = await asyncio.to_thread(self._journal.begin, actor=what.actor, now=self._clock.now())
         self._next = batch.next_item
         recovery = Recovery(batch.items)
+        if batch.items:
+            await self._clock.sleep(COMES_BACK_MS)
         async with self._session.channel() as source:
             depth, _ = await source.declare_queue(queue, passive=True)
             wanted = depth if what.limit is None else min(depth, max(what.limit - batch.moved, len(batch.items)))
@@ -226,7 +264,7 @@ class Return:
         already: list[tuple[Got, Item]] = []
         for got in taken:
             self._sort(hand, got, to_send, already)
-        await self._acknowledge(hand, already)
+        await self._acknowledge(hand, already, in_hand=len(to_send))
         tally.found += len(already)
         if not await self._targets_are_there(to_send):
             return False
@@ -239,7 +277,7 @@ class Return:
             self._tally.came_back += 1
             return
         digest = message_digest(properties_of(got), got.headers, got.body)
-        known = hand.recovery.match(digest, is_redelivered=got.is_redelivered)
+        known = hand.recovery.match(digest, is_redelivered=got.is_redelivered, deliveries=_deliveries(got))
         if known is not None and known.state is ItemState.CONFIRMED:
             already.append((got, known))
             return
@@ -247,7 +285,11 @@ class Return:
         if isinstance(route, str):
             self._tally.stays(got, route)
             return
-        item = known or self._new_item(got, digest, len(to_send) + len(already))
+        item = (
+            self._new_item(got, digest, len(to_send) + len(already))
+            if known is None
+            else replace(known, deliveries=_deliveries(got))
+        )
         header = self._header(hand, got, item, route)
         if isinstance(header, str):
             self._tally.stays(got, header)
@@ -268,6 +310,8 @@ class Return:
             position=self._tally.handled + in_hand + 1,
             digest=digest,
             has_id=got.content is not None and bool(got.content.message_id),
+            deliveries=_deliveries(got),
+            was_looked_at=got.is_redelivered and not _deliveries(got),
         )
         self._next += 1
         return item
@@ -315,7 +359,7 @@ class Return:
         outcomes = await self._session.publish([_parcel(hand.batch, each) for each in to_send])
         sent = [each for each, outcome in zip(to_send, outcomes, strict=True) if outcome is None]
         await asyncio.to_thread(self._journal.confirm, hand.batch, [each.item.number for each in sent])
-        await self._acknowledge(hand, [(each.got, each.item) for each in sent])
+        await self._acknowledge(hand, [(each.got, each.item) for each in sent], in_hand=len(to_send) - len(sent))
         for each in sent:
             self._tally.targets[each.route.queue] = self._tally.targets.get(each.route.queue, 0) + 1
         for each, outcome in zip(to_send, outcomes, strict=True):
@@ -325,12 +369,14 @@ class Return:
                 if isinstance(outcome, QueueNotFoundError):
                     self._tally.error = f"{outcome.text} What was not sent stays where it is."
 
-    async def _acknowledge(self, hand: _Hand, done: list[tuple[Got, Item]]) -> None:
-        """Remove the originals of copies that are confirmed, in the order in which they were taken."""
+    async def _acknowledge(self, hand: _Hand, done: list[tuple[Got, Item]], *, in_hand: int = 0) -> None:
+        """Remove the originals of copies that are confirmed, in the order in which they were taken. `in_hand`: others
+        of this window, which are not to be removed now.
+        """
         if not done:
             return
-        hand.source.ack([got.tag for got, _ in done])
-        await hand.source.sync()
+        is_all = not in_hand and not self._tally.stayed and not self._tally.came_back
+        await hand.source.ack([got.tag for got, _ in done], is_all=is_all)
         await asyncio.to_thread(self._journal.finish, hand.batch, [item.number for _, item in done])
         self._tally.moved += len(done)
         self._tally.handled += len(done)
@@ -359,6 +405,10 @@ class _Hand:
     what: SendBack
     wanted: int
     recovery: Recovery
+
+
+def _deliveries(got: Got) -> int:
+    return whole_number(got.headers.get("x-delivery-count")) or 0
 
 
 def _parcel(batch: Batch, each: _Taken) -> Parcel:

@@ -6,8 +6,9 @@ a kill:
     intended    the copy may have been sent; the original lies in its queue, for nothing was acknowledged yet
     confirmed   the copy lies in its target; the original may have been removed
 
-A message without any id has only its digest to be known by, so the row keeps that, the place it had, and the id of the
-copy. One process at a time redrives one queue: it holds a lock, which ends with the process.
+A message without any id has only its digest to be known by, so the row keeps that, the place it had, the id of the
+copy, and what the broker had counted of it. One process at a time redrives one queue: it holds a lock, which ends with
+the process.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ import os
 import secrets
 import sqlite3
 from collections.abc import Sequence
+from contextlib import closing, suppress
 from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
@@ -37,7 +39,8 @@ CREATE TABLE batches (
 CREATE INDEX batches_open ON batches (broker, queue) WHERE is_open;
 CREATE TABLE items (
   batch TEXT NOT NULL REFERENCES batches, item INTEGER NOT NULL, position INTEGER NOT NULL, digest TEXT NOT NULL,
-  has_id INTEGER NOT NULL, state TEXT NOT NULL, PRIMARY KEY (batch, item)
+  has_id INTEGER NOT NULL, state TEXT NOT NULL, deliveries INTEGER NOT NULL, was_looked_at INTEGER NOT NULL,
+  PRIMARY KEY (batch, item)
 ) STRICT, WITHOUT ROWID;
 """
 
@@ -57,12 +60,17 @@ class ItemState(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Item:
-    """One message that is on its way. `position`: how many were taken before it; `has_id`: it names itself."""
+    """One message that is on its way. `position`: how many were taken before it; `has_id`: it names itself;
+    `deliveries`: how often the broker said it had handed it out before, 0 where it does not say; `was_looked_at`:
+    before it was taken first, or since.
+    """
 
     number: int
     position: int
     digest: str
     has_id: bool
+    deliveries: int = 0
+    was_looked_at: bool = False
     state: ItemState = ItemState.INTENDED
 
 
@@ -156,7 +164,9 @@ class Journal:
                     (row[0], self._broker, self._queue, actor, now),
                 )
             items = self._connection.execute(
-                "SELECT item, position, digest, has_id, state FROM items WHERE batch = ? ORDER BY item", (row[0],)
+                "SELECT item, position, digest, has_id, deliveries, was_looked_at, state FROM items WHERE batch = ? "
+                "ORDER BY item",
+                (row[0],),
             ).fetchall()
         return Batch(
             id=row[0],
@@ -164,19 +174,28 @@ class Journal:
             started_at=row[2],
             moved=row[3],
             next_item=row[4],
-            items=tuple(
-                Item(number=number, position=position, digest=digest, has_id=bool(has_id), state=ItemState(state))
-                for number, position, digest, has_id, state in items
-            ),
+            items=tuple(map(_item, items)),
         )
 
     def intend(self, batch: Batch, items: Sequence[Item]) -> None:
-        """Before they are published. An item that is on record already stays as it is."""
+        """Before they are published. Of an item that is on record already only the deliveries are new."""
         with self._transaction():
             self._connection.executemany(
-                "INSERT INTO items (batch, item, position, digest, has_id, state) VALUES (?, ?, ?, ?, ?, ?) "
-                "ON CONFLICT DO NOTHING",
-                [(batch.id, each.number, each.position, each.digest, each.has_id, each.state) for each in items],
+                "INSERT INTO items (batch, item, position, digest, has_id, deliveries, was_looked_at, state) "
+                "VALUES (?, ?, ?, ?, ?, ?, ?, ?) ON CONFLICT DO UPDATE SET deliveries = excluded.deliveries",
+                [
+                    (
+                        batch.id,
+                        each.number,
+                        each.position,
+                        each.digest,
+                        each.has_id,
+                        each.deliveries,
+                        each.was_looked_at,
+                        each.state,
+                    )
+                    for each in items
+                ],
             )
             highest = max((each.number for each in items), default=0)
             self._connection.execute(
@@ -204,6 +223,33 @@ class Journal:
         with self._transaction():
             self._connection.execute("DELETE FROM items WHERE batch = ?", (batch.id,))
             self._connection.execute("UPDATE batches SET is_open = 0 WHERE batch = ?", (batch.id,))
+
+
+def note_look(path: Path, *, broker: str, queue: str) -> None:
+    """Somebody is about to look at this queue: what an interrupted redrive had in hand is not to be known by what the
+    broker says of deliveries any more. Nothing where there is no journal, or it cannot be written.
+    """
+    if not path.exists():
+        return
+    with suppress(sqlite3.Error), closing(sqlite3.connect(path, isolation_level=None, timeout=30)) as connection:
+        connection.execute(
+            "UPDATE items SET was_looked_at = 1 WHERE batch IN "
+            "(SELECT batch FROM batches WHERE broker = ? AND queue = ? AND is_open)",
+            (broker, queue),
+        )
+
+
+def _item(row: tuple[int, int, str, int, int, int, str]) -> Item:
+    number, position, digest, has_id, deliveries, was_looked_at, state = row
+    return Item(
+        number=number,
+        position=position,
+        digest=digest,
+        has_id=bool(has_id),
+        deliveries=deliveries,
+        was_looked_at=bool(was_looked_at),
+        state=ItemState(state),
+    )
 
 
 class _Transaction:

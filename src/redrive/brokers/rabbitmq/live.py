@@ -17,7 +17,7 @@ from typing import Final
 from redrive.brokers.rabbitmq.applying import Applier
 from redrive.brokers.rabbitmq.failures import NOT_FOUND, ChannelLost, LinkLost, refused_queue
 from redrive.brokers.rabbitmq.in_place import Resolve, Return, look
-from redrive.brokers.rabbitmq.journal import Journal, default_journal
+from redrive.brokers.rabbitmq.journal import Journal, default_journal, note_look
 from redrive.brokers.rabbitmq.management import (
     Management,
     ManagementRefusedError,
@@ -27,7 +27,7 @@ from redrive.brokers.rabbitmq.management import (
 from redrive.brokers.rabbitmq.probing import probe_exchange, probe_queue
 from redrive.brokers.rabbitmq.session import Session
 from redrive.core.in_place import Route, Standing, look_refusal, recovered_route, route_to, wired_queue
-from redrive.core.live import Look, Said, SendBack, SentBack, There
+from redrive.core.live import Look, Said, SendBack, SentBack, There, Waiting
 from redrive.core.message import Headers
 from redrive.core.ports import Clock
 from redrive.core.topology.definitions import is_built_in
@@ -163,8 +163,7 @@ class RabbitLive:
         found = await self._standing(queue)
         if look_refusal(found) is not None or not found.depth:
             return found
-        with self._broken(queue):
-            first = await look(self._session, queue, limit=1, resolve=lambda _: "")
+        first = await self._looked(queue, 1, lambda _: "")
         return replace(found, oldest_at=first[0].dead_since) if first else found
 
     async def _standing(self, queue: str) -> Standing:
@@ -191,10 +190,14 @@ class RabbitLive:
         if refusal is not None and not is_forced:
             raise UnsupportedError(f"{refusal} Nothing was looked at.", hint=LOOK_HINT)
         resolve = await self._resolver(queue, topology, to=None)
-        with self._broken(queue):
-            messages = await look(self._session, queue, limit=limit, resolve=resolve)
+        messages = await self._looked(queue, limit, resolve)
         oldest = messages[0].dead_since if messages else None
         return Look(standing=replace(standing, oldest_at=oldest), messages=messages)
+
+    async def _looked(self, queue: str, limit: int, resolve: Resolve) -> tuple[Waiting, ...]:
+        await asyncio.to_thread(note_look, self._journal, broker=self.place, queue=queue)
+        with self._broken(queue):
+            return await look(self._session, queue, limit=limit, resolve=resolve)
 
     async def send_back(
         self, queue: str, what: SendBack, *, topology: Topology, on_count: Callable[[int], None]

@@ -7,8 +7,7 @@ run again. A channel the broker closes (404, 406) takes nothing else with it.
 from __future__ import annotations
 
 import asyncio
-from collections import deque
-from collections.abc import AsyncIterator, Iterable, Sequence
+from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from typing import Any, Final
@@ -23,14 +22,18 @@ from redrive.brokers.rabbitmq.failures import (
     refused_queue,
     unavailable,
 )
-from redrive.brokers.rabbitmq.link import Channel
+from redrive.brokers.rabbitmq.link import Channel, Link
 from redrive.brokers.rabbitmq.publishing import Outcome, Parcel, Publisher
 from redrive.brokers.rabbitmq.tables import Content, Unreadable, read_content
 from redrive.core.ports import Clock
 from redrive.core.topology.model import Binding, Exchange, Queue
 
-MAX_HELPING: Final = 50
-"""Messages asked for in one write."""
+ACKS_AT_ONCE: Final = 16
+ACK_PAUSE_MS: Final = 20
+QUIET_S: Final = 0.5
+"""How long nothing comes until it is asked whether there is still something."""
+MAX_QUIET: Final = 20
+"""So often; then what is ready goes to somebody else (another consumer, the only active one)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -53,41 +56,78 @@ class Got:
 
 
 class ErrandChannel(Channel):
-    """A channel that takes messages one by one, and does what only people do. Everything raises `ChannelLost` or
-    `LinkLost` where the answer will not come.
+    """A channel that takes a counted number of messages, and does what only people do. Everything raises `ChannelLost`
+    or `LinkLost` where the answer will not come.
+
+    Messages are taken by a consumer that is pushed no more than is wanted, and that is gone before any of them is
+    acknowledged. (A get would do, but a quorum queue puts back what was got one by one in another order: by the number
+    of the get, as text. Measured on 3.10.8 and 4.0.5, from the tenth on.)
     """
 
-    _waiting_gets: deque[asyncio.Future[Got | None]]
+    def __init__(self, link: Link, *, clock: Clock) -> None:
+        super().__init__(link)
+        self.clock = clock
+        self._takes = 0
+        self._pushed: list[Got] = []
+        self._wakes = asyncio.Event()
 
     async def start(self) -> ErrandChannel:
         """Open it."""
-        self._waiting_gets = deque()
         await self.open(self)
-        self.on_lost = self._gets_lost
+        self.on_lost = lambda _: self._wakes.set()
         return self
 
     async def take(self, queue: str, limit: int) -> list[Got]:
-        """At most `limit` (and `MAX_HELPING`) messages from the front; fewer only where there are no more."""
-        wanted = min(limit, MAX_HELPING)
-        answers = [self._get() for _ in range(wanted)]
-        self.link.write(frames.get(self.number, queue) * wanted)
-        return [got for got in await asyncio.gather(*answers) if got is not None]
+        """At most `limit` messages from the front, fewer where there are no more."""
+        ready, _ = await self.declare_queue(queue, passive=True)
+        wanted = min(limit, ready)
+        if not wanted:
+            return []
+        self._takes += 1
+        # Put back in the order of these names, should the channel close.
+        tag = f"redrive-{self._takes:08}"
+        await self.qos(wanted)
+        await self.consume(queue, tag)
+        await self._wait_for(queue, wanted)
+        await self.cancel(tag)
+        taken, self._pushed = self._pushed, []
+        return taken
 
-    def _get(self) -> asyncio.Future[Got | None]:
+    async def _wait_for(self, queue: str, wanted: int) -> None:
+        quiet = 0
+        while len(self._pushed) < wanted and quiet < MAX_QUIET:
+            self._wakes.clear()
+            try:
+                await asyncio.wait_for(self._wakes.wait(), QUIET_S)
+                quiet = 0
+            except TimeoutError:
+                quiet += 1
+                ready, _ = await self.declare_queue(queue, passive=True)
+                if not ready:
+                    return
+            if self.lost is not None:
+                raise self.lost
+
+    async def ack(self, tags: Sequence[int], *, is_all: bool) -> None:
+        """Acknowledge, in this order. Returns when the broker has taken it, so that the channel may be closed.
+        `is_all`: nothing else that was taken is still in hand, so one frame is enough.
+
+        A quorum queue passes on some 30 acknowledgements at a time and forgets the rest with the channel (measured on
+        4.0.5: 67 of 100 were handed out again after a close). So where many frames are needed they go in helpings.
+        """
+        if is_all:
+            await self._acked(frames.ack(self.number, max(tags), multiple=True))
+            return
+        for start in range(0, len(tags), ACKS_AT_ONCE):
+            helping = tags[start : start + ACKS_AT_ONCE]
+            await self._acked(b"".join([frames.ack(self.number, tag) for tag in helping]))
+            await self.clock.sleep(ACK_PAUSE_MS)
+
+    async def _acked(self, data: bytes) -> None:
         if self.lost is not None:
             raise self.lost
-        promise: asyncio.Future[Got | None] = asyncio.get_running_loop().create_future()
-        self._waiting_gets.append(promise)
-        return promise
-
-    def ack(self, tags: Iterable[int]) -> None:
-        """Sent, not answered; `sync` comes back when the broker has carried it out."""
-        if self.lost is not None:
-            raise self.lost
-        self.link.write(b"".join([frames.ack(self.number, tag) for tag in tags]))
-
-    async def sync(self) -> None:
-        """Returns when the broker has carried out what was sent on this channel before."""
+        self.link.write(data)
+        # Answered only after what was sent before it.
         await self.qos(0)
 
     async def has_exchange(self, name: str) -> None:
@@ -135,7 +175,7 @@ class ErrandChannel(Channel):
         except Unreadable:
             content = None
         exchange, routing_key = route
-        self._answer(
+        self._pushed.append(
             Got(
                 tag=tag,
                 exchange=exchange,
@@ -145,21 +185,10 @@ class ErrandChannel(Channel):
                 body=body,
             )
         )
+        self._wakes.set()
 
     def got_nothing(self) -> None:
-        """See `Sink`."""
-        self._answer(None)
-
-    def _answer(self, got: Got | None) -> None:
-        promise = self._waiting_gets.popleft()
-        if not promise.done():
-            promise.set_result(got)
-
-    def _gets_lost(self, lost: Exception) -> None:
-        for promise in self._waiting_gets:
-            if not promise.done():
-                promise.set_exception(lost)
-        self._waiting_gets.clear()
+        """Nothing is got on this channel."""
 
     def returned(self, code: int, text: str, route: tuple[str, str], header: bytes) -> None:
         """Nothing is published on this channel."""
@@ -173,6 +202,7 @@ class Session:
 
     def __init__(self, url: str, *, clock: Clock) -> None:
         """Raises `ConfigurationError` for what is no AMQP URL; its text holds no password."""
+        self.clock = clock
         self._address = parse(url)
         self._lane = Lane(self._address, clock=clock, purpose="errand")
         self._publisher = Publisher(self._lane, timeout_ms=self._address.publish_timeout_ms)
@@ -200,7 +230,7 @@ class Session:
     async def channel(self) -> AsyncIterator[ErrandChannel]:
         """A channel of its own. Once the block is left, the broker has put back what was taken and not acknowledged."""
         link = await self._lane.get(wait_ms=self._address.connect_timeout_ms)
-        channel = await ErrandChannel(link).start()
+        channel = await ErrandChannel(link, clock=self.clock).start()
         try:
             yield channel
         finally:
