@@ -49,7 +49,7 @@ async def take_through(broker: RabbitBroker, count: int, queue: str = QUEUE) -> 
             try:
                 taken += await receive(broker, count - len(taken), queue)
             except Exception:
-                await asyncio.sleep(0.05)
+                await asyncio.sleep(0.05)  # sleep: asked again until it is so
     return taken
 
 
@@ -63,7 +63,7 @@ async def until(condition: Callable[[], Any]) -> None:
     """Until the condition holds. It may block, briefly."""
     async with asyncio.timeout(PATIENCE_S):
         while not await asyncio.to_thread(condition):
-            await asyncio.sleep(0.05)
+            await asyncio.sleep(0.05)  # sleep: asked again until it is so
 
 
 @contextmanager

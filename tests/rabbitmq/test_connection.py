@@ -1,4 +1,6 @@
-"""Connections to RabbitMQ: hosts, credentials, TLS, and every way in which one ends and comes back."""
+"""Connections to RabbitMQ: hosts, credentials, TLS, and every way in which one ends and comes back.
+Case SD-04.
+"""
 
 from __future__ import annotations
 
@@ -140,7 +142,7 @@ async def test_one_that_does_not_answer_is_given_up_after_its_time(silent: str) 
 async def test_opening_can_be_stopped_at_any_time(silent: str) -> None:
     broker = RabbitBroker(silent, clock=SystemClock())
     opening = asyncio.create_task(broker.open())
-    await asyncio.sleep(0.05)
+    await asyncio.sleep(0.05)  # sleep: it is on its way by then, and waits for ever
 
     opening.cancel()
 
@@ -175,7 +177,7 @@ async def test_a_receiver_that_waits_is_told_that_the_connection_is_lost(
         await broker.publish([outgoing("m-1")])
         await take(broker, 1)
         waiting = asyncio.create_task(receive(broker, 1, wait_ms=60_000))
-        await asyncio.sleep(0.1)
+        await asyncio.sleep(0.1)  # sleep: it waits by then, or will be told at once
         rabbit_proxy.refuse()
         rabbit_proxy.drop()
 
@@ -227,7 +229,7 @@ async def test_after_a_kill_of_the_broker_everything_goes_on(rabbit_alone: Rabbi
         await broker.publish([outgoing(f"m-{number}") for number in range(10)])
         await take(broker, 3)
         # RabbitMQ forgets a quorum queue, confirmed messages and all, when it is killed in the first half second of it.
-        await asyncio.sleep(3)
+        await asyncio.sleep(3)  # sleep: see above; the broker does not say when it is done
 
         await asyncio.to_thread(rabbit_alone.node.kill)
         publishing = asyncio.create_task(broker.publish([outgoing("after")]))
@@ -288,7 +290,7 @@ async def test_a_connection_that_never_stands_is_tried_less_and_less(rabbit: Rab
 
     for _ in range(8):
         while not clock.sleepers:
-            await asyncio.sleep(0.01)
+            await asyncio.sleep(0.01)  # sleep: asked again until it is so
         await clock.advance_to_next()
     slept = clock.monotonic_ms()
 
@@ -297,7 +299,7 @@ async def test_a_connection_that_never_stands_is_tried_less_and_less(rabbit: Rab
     while lane.link is None:
         if clock.sleepers:
             await clock.advance_to_next()
-        await asyncio.sleep(0.01)
+        await asyncio.sleep(0.01)  # sleep: asked again until it is so
     await lane.close()
 
 

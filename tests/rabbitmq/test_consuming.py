@@ -1,4 +1,6 @@
-"""Consuming from RabbitMQ: how much is held, what goes back, every way in which a consumer ends and begins again."""
+"""Consuming from RabbitMQ: how much is held, what goes back, every way in which a consumer ends and begins again.
+Case DS-05.
+"""
 
 from __future__ import annotations
 
@@ -111,7 +113,7 @@ async def test_a_deleted_queue_ends_its_receivers_and_the_next_one_makes_it_agai
         await broker.publish([outgoing("m-1")])
         (held,) = await take(broker, 1)
         waiting = asyncio.create_task(receive(broker, 1, wait_ms=60_000))
-        await asyncio.sleep(0.1)
+        await asyncio.sleep(0.1)  # sleep: it waits by then, or will be told at once
 
         await asyncio.to_thread(delete_queue, rabbit.url, QUEUE)
 
@@ -255,7 +257,7 @@ async def test_a_worker_is_gone_once_its_connection_is_over(rabbit: Rabbit) -> N
             alive = await watching.gone(["host:1:ab", "never seen"])
         async with asyncio.timeout(PATIENCE_S):
             while await watching.gone(["host:1:ab"]) != {"host:1:ab"}:
-                await asyncio.sleep(0.05)
+                await asyncio.sleep(0.05)  # sleep: asked again until it is so
 
     assert {"never seen"} == alive
 

@@ -1,4 +1,6 @@
-"""A message on the wire and back: every kind kept, nothing from outside believed, nothing for the broker to count."""
+"""A message on the wire and back: every kind kept, nothing from outside believed, nothing for the broker to count.
+Cases PF-02, PF-03, PF-06, PF-08.
+"""
 
 from __future__ import annotations
 
@@ -133,6 +135,19 @@ def test_a_table_nested_without_end_raises_nothing() -> None:
     header = struct.pack(">HI", 1 << 13, len(nested)) + nested
 
     assert {} == dict(from_wire(header, b"", exchange="", routing_key="orders").message.headers)
+
+
+def test_a_plain_message_that_is_cut_or_changed_anywhere_is_read_as_what_it_then_is() -> None:
+    whole = to_wire(message("m-1"), exchange="", routing_key="orders", extra=FIRST)
+    changed = [whole[:place] + bytes((whole[place] ^ 0xFF,)) + whole[place + 1 :] for place in range(len(whole))]
+
+    for data in (*changed, *(whole[:end] for end in range(len(whole))), whole + b"\x00"):
+        quick = from_wire(data, b"", exchange="", routing_key="orders").message
+        assert quick.id
+        assert quick.published_at >= 0
+    assert message("m-1", body=b"") == replace(
+        from_wire(whole, b"", exchange="", routing_key="orders").message, properties=message().properties
+    )
 
 
 FORGED: tuple[Any, ...] = (

@@ -1,4 +1,6 @@
-"""Publishing to RabbitMQ: confirmed and routed, or an error that names the message and says what is true."""
+"""Publishing to RabbitMQ: confirmed and routed, or an error that names the message and says what is true.
+Cases DS-02, DS-03, NM-02.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""Ending deliveries on RabbitMQ, by the wiring of their queue: rejected, sent to a tier or the ladder, held, buried."""
+"""Ending deliveries on RabbitMQ, by the wiring of their queue: rejected, sent to a tier or the ladder, held, buried.
+Cases DS-01, PF-02.
+"""
 
 from __future__ import annotations
 

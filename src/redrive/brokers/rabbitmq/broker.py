@@ -32,12 +32,13 @@ from typing import Final
 from redrive.brokers.rabbitmq import frames, looking
 from redrive.brokers.rabbitmq.address import parse
 from redrive.brokers.rabbitmq.connection import Lane
-from redrive.brokers.rabbitmq.consuming import Inbox, Pushed, why_not
+from redrive.brokers.rabbitmq.consuming import Inbox, why_not
 from redrive.brokers.rabbitmq.declaring import Declarer
 from redrive.brokers.rabbitmq.failures import ChannelLost, LinkLost, refused_queue, unavailable
 from redrive.brokers.rabbitmq.headers import Arrived
 from redrive.brokers.rabbitmq.link import Link
 from redrive.brokers.rabbitmq.publishing import Outcome, Publisher
+from redrive.brokers.rabbitmq.pushed import Pushed
 from redrive.brokers.rabbitmq.routes import Copy, Routes
 from redrive.brokers.rabbitmq.settling import Settler
 from redrive.brokers.rabbitmq.workers import Workers
@@ -332,7 +333,7 @@ class RabbitBroker:
         count = 0 if inbox is None else inbox.discard(is_gone, limit)
         link = await self._main.get(wait_ms=LOOK_WAIT_MS)
         try:
-            return count + await looking.discard(link, queue, is_gone, limit - buffered)
+            return count + await looking.discard(link, queue, is_gone, limit=limit - buffered)
         except (ChannelLost, LinkLost) as lost:
             raise self._unseen(queue, lost) from lost
 

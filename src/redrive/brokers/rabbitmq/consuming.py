@@ -26,8 +26,9 @@ from typing import Final
 
 from redrive.brokers.rabbitmq import frames
 from redrive.brokers.rabbitmq.failures import ChannelLost, LinkLost, refused_queue, unavailable
-from redrive.brokers.rabbitmq.headers import Arrived, from_wire
+from redrive.brokers.rabbitmq.headers import Arrived
 from redrive.brokers.rabbitmq.link import Channel, Link
+from redrive.brokers.rabbitmq.pushed import Pushed, Returned
 from redrive.core.message import Message
 from redrive.core.ports import Clock, Received
 from redrive.core.units import Millis
@@ -42,27 +43,6 @@ HELPINGS: Final = 3
 
 _tokens: Final = itertools.count(1)
 _PROCESS: Final = secrets.token_hex(6)
-
-
-class Pushed:
-    """One delivery as it came."""
-
-    __slots__ = ("arrived", "body", "header", "redelivered", "route", "tag")
-
-    def __init__(self, tag: int, redelivered: bool, route: tuple[str, str], header: bytes, body: bytes) -> None:  # noqa: FBT001
-        self.tag = tag
-        self.redelivered = redelivered
-        self.route = route
-        self.header = header
-        self.body = body
-        self.arrived: Arrived | None = None
-
-    def read(self) -> Arrived:
-        """What its bytes say."""
-        if self.arrived is None:
-            exchange, routing_key = self.route
-            self.arrived = from_wire(self.header, self.body, exchange=exchange, routing_key=routing_key)
-        return self.arrived
 
 
 class InHand:
@@ -337,17 +317,17 @@ class Inbox:
 
     # ------------------------------------------------------------------------------------------- from the channel
 
-    def delivered(self, tag: int, redelivered: bool, route: tuple[str, str], header: bytes, body: bytes) -> None:  # noqa: FBT001
+    def delivered(self, pushed: Pushed) -> None:
         """See `Sink`."""
-        self._unsettled[tag] = None
-        self.buffer.append(Pushed(tag, redelivered, route, header, body))
+        self._unsettled[pushed.tag] = None
+        self.buffer.append(pushed)
         if self._waiters:
             self._wake()
 
     def got_nothing(self) -> None:
         """Nothing is fetched on this channel."""
 
-    def returned(self, code: int, text: str, route: tuple[str, str], header: bytes) -> None:
+    def returned(self, back: Returned) -> None:
         """Nothing is published on this channel."""
 
     def confirmed(self, tag: int, *, multiple: bool, is_taken: bool) -> None:

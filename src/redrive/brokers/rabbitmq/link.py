@@ -2,7 +2,7 @@
 
 pika does what happens now and then: the handshake, TLS, heartbeats, channels and their methods. What happens for every
 message is done here: frames of deliveries, returns and confirms are read from the bytes as they come and handed to the
-channel's `Sink`, and frames are written many at a time (docs/decisions/010: 12 instead of 37 µs per message). For that
+channel's `Sink`, and frames are written many at a time (docs/decisions/010 has the measurements). For that
 two methods of pika's connection are replaced (`_on_data_available`, `_proto_connection_made`) and three used
 (`_process_frame`, `_output_marshaled_frames` and `_terminate_stream`); a test says so should a pika without them come.
 
@@ -22,6 +22,7 @@ from pika.adapters.asyncio_connection import AsyncioConnection
 
 from redrive.brokers.rabbitmq import frames
 from redrive.brokers.rabbitmq.failures import ChannelLost, LinkLost, channel_lost
+from redrive.brokers.rabbitmq.pushed import Pushed, Returned
 from redrive.core.topology.model import Binding, Exchange, Queue
 
 RECEIVE_BYTES: Final = 256 * 1024
@@ -42,15 +43,15 @@ if _PIKA.level == logging.NOTSET:
 class Sink(Protocol):
     """Who takes what comes on one channel. Called from the loop, in the order of arrival."""
 
-    def delivered(self, tag: int, redelivered: bool, route: tuple[str, str], header: bytes, body: bytes) -> None:  # noqa: FBT001
-        """A delivery, or the answer to a get. `route`: exchange and routing key."""
+    def delivered(self, pushed: Pushed) -> None:
+        """A delivery, or the answer to a get."""
         ...
 
     def got_nothing(self) -> None:
         """The answer to a get: the queue is empty."""
         ...
 
-    def returned(self, code: int, text: str, route: tuple[str, str], header: bytes) -> None:
+    def returned(self, back: Returned) -> None:
         """A published message that no queue took."""
         ...
 
@@ -129,7 +130,9 @@ class Link(AsyncioConnection):  # type: ignore[misc]
             if stop > end and unread[at : at + 4] != b"AMQP":
                 break
             stream = self._streams.get(number)
-            if stream is None or not self._read(stream, kind, unread, at, stop):
+            if stream is not None and unread[stop - 1] != frames.FRAME_END:
+                raise exceptions.InvalidFrameError("a frame does not end where it should")
+            if stream is None or not self._read(stream, kind, unread[at + 7 : stop - 1]):
                 used, value = frame.decode_frame(unread[at:stop])
                 stop = at + used
                 self._unread = b""
@@ -137,54 +140,49 @@ class Link(AsyncioConnection):  # type: ignore[misc]
             at = stop
         self._unread = unread[at:]
 
-    def _read(self, stream: _Stream, kind: int, data: bytes, at: int, stop: int) -> bool:
+    def _read(self, stream: _Stream, kind: int, payload: bytes) -> bool:
         """False: a frame for pika."""
-        if data[stop - 1] != frames.FRAME_END:
-            raise exceptions.InvalidFrameError("a frame does not end where it should")
-        at += 7
         if kind == frames.METHOD:
-            return self._read_method(stream, data, at, stop - 1)
+            return self._read_method(stream, payload)
         if stream.method is None:
             return False
         if kind == frames.HEADER:
-            (stream.left,) = _u64(data, at + 4)
-            stream.header = data[at + frames.CONTENT_PREFIX : stop - 1]
+            (stream.left,) = _u64(payload, 4)
+            stream.header = payload[frames.CONTENT_PREFIX :]
             if not stream.left:
                 self._finish(stream, b"")
         elif kind == frames.BODY:
-            piece = data[at : stop - 1]
-            stream.left -= len(piece)
-            if stream.left > 0:
-                stream.body.append(piece)
-            elif stream.body:
-                stream.body.append(piece)
-                body = b"".join(stream.body)
+            stream.left -= len(payload)
+            if stream.left > 0 or stream.body:
+                stream.body.append(payload)
+            if stream.left <= 0:
+                body = b"".join(stream.body) if stream.body else payload
                 stream.body = []
                 self._finish(stream, body)
-            else:
-                self._finish(stream, piece)
         return True
 
-    def _read_method(self, stream: _Stream, data: bytes, at: int, end: int) -> bool:
-        (method,) = _u32(data, at)
-        at += 4
+    def _read_method(self, stream: _Stream, payload: bytes) -> bool:
+        (method,) = _u32(payload, 0)
         if method == frames.DELIVER:
-            at += 1 + data[at]
-            tag, redelivered = _u64(data, at)[0], data[at + 8] & 1 == 1
-            stream.method = (method, b"", tag, redelivered, self._route(data[at + 9 : end]))
+            at = 5 + payload[4]
+            stream.method = (
+                method,
+                b"",
+                _u64(payload, at)[0],
+                payload[at + 8] & 1 == 1,
+                self._route(payload[at + 9 :]),
+            )
         elif method == frames.ACK:
-            stream.sink.confirmed(_u64(data, at)[0], multiple=data[at + 8] & 1 == 1, is_taken=True)
+            stream.sink.confirmed(_u64(payload, 4)[0], multiple=payload[12] & 1 == 1, is_taken=True)
         elif method == frames.NACK:
-            stream.sink.confirmed(_u64(data, at)[0], multiple=data[at + 8] & 1 == 1, is_taken=False)
+            stream.sink.confirmed(_u64(payload, 4)[0], multiple=payload[12] & 1 == 1, is_taken=False)
         elif method == frames.GET_OK:
-            tag, redelivered = _u64(data, at)[0], data[at + 8] & 1 == 1
-            stream.method = (method, b"", tag, redelivered, self._route(data[at + 9 : end - 4]))
+            stream.method = (method, b"", _u64(payload, 4)[0], payload[12] & 1 == 1, self._route(payload[13:-4]))
         elif method == frames.GET_EMPTY:
             stream.sink.got_nothing()
         elif method == frames.RETURN:
-            code, size = _u16(data, at)[0], data[at + 2]
-            text, at = data[at + 3 : at + 3 + size], at + 3 + size
-            stream.method = (method, text, code, False, self._route(data[at:end]))
+            end = 7 + payload[6]
+            stream.method = (method, payload[7:end], _u16(payload, 4)[0], False, self._route(payload[end:]))
         else:
             return False
         return True
@@ -206,9 +204,9 @@ class Link(AsyncioConnection):  # type: ignore[misc]
         method, text, number, redelivered, route = stream.method
         stream.method = None
         if method == frames.RETURN:
-            stream.sink.returned(number, text.decode("utf-8", "replace"), route, stream.header)
+            stream.sink.returned(Returned(number, text.decode("utf-8", "replace"), route, stream.header))
         else:
-            stream.sink.delivered(number, redelivered, route, stream.header, body)
+            stream.sink.delivered(Pushed(number, redelivered, route, stream.header, body))
 
 
 class Channel:

@@ -12,9 +12,9 @@ from collections import deque
 from collections.abc import Callable
 
 from redrive.brokers.rabbitmq import frames
-from redrive.brokers.rabbitmq.consuming import Pushed
 from redrive.brokers.rabbitmq.failures import NOT_FOUND, ChannelLost
 from redrive.brokers.rabbitmq.link import Channel, Link
+from redrive.brokers.rabbitmq.pushed import Pushed, Returned
 from redrive.core.message import Message
 
 
@@ -79,15 +79,15 @@ class Look:
             if not promise.done():
                 promise.set_result(pushed)
 
-    def delivered(self, tag: int, redelivered: bool, route: tuple[str, str], header: bytes, body: bytes) -> None:  # noqa: FBT001
+    def delivered(self, pushed: Pushed) -> None:
         """See `Sink`."""
-        self._answer(Pushed(tag, redelivered, route, header, body))
+        self._answer(pushed)
 
     def got_nothing(self) -> None:
         """See `Sink`."""
         self._answer(None)
 
-    def returned(self, code: int, text: str, route: tuple[str, str], header: bytes) -> None:
+    def returned(self, back: Returned) -> None:
         """Nothing is published on this channel."""
 
     def confirmed(self, tag: int, *, multiple: bool, is_taken: bool) -> None:
@@ -113,7 +113,7 @@ async def peek(link: Link, queue: str, limit: int) -> list[Message]:
         raise
 
 
-async def discard(link: Link, queue: str, is_gone: Callable[[Message], bool], limit: int) -> int:
+async def discard(link: Link, queue: str, is_gone: Callable[[Message], bool], *, limit: int) -> int:
     """Remove from the first messages of the queue; how many went."""
     look = Look(queue)
     try:

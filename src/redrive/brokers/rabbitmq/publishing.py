@@ -35,6 +35,7 @@ from redrive.brokers.rabbitmq.failures import (
     refused_publish,
 )
 from redrive.brokers.rabbitmq.link import Channel, Link
+from redrive.brokers.rabbitmq.pushed import Pushed, Returned
 from redrive.brokers.rabbitmq.tables import Unreadable, read_content
 from redrive.core.text import cut
 from redrive.core.units import Millis
@@ -289,22 +290,22 @@ class Publisher:
         if self.on_missing is not None:
             self.on_missing(parcel.exchange or parcel.routing_key)
 
-    def returned(self, code: int, text: str, route: tuple[str, str], header: bytes) -> None:
+    def returned(self, back: Returned) -> None:
         """See `Sink`. The broker does not say which one: the first that looks the same and has not come back yet."""
         try:
-            message_id = read_content(header).message_id
+            message_id = read_content(back.header).message_id
         except Unreadable:
             message_id = None
         alike = [
             each
             for each in self._unconfirmed.values()
-            if each.returned is None and each.exchange == route[0] and each.routing_key == route[1]
+            if each.returned is None and each.exchange == back.route[0] and each.routing_key == back.route[1]
         ]
         named = [each for each in alike if each.message_id == message_id]
         for parcel in (named or alike)[:1]:
-            parcel.returned = (code, text)
+            parcel.returned = (back.code, back.text)
 
-    def delivered(self, tag: int, redelivered: bool, route: tuple[str, str], header: bytes, body: bytes) -> None:  # noqa: FBT001
+    def delivered(self, pushed: Pushed) -> None:
         """Nothing is consumed on this channel."""
 
     def got_nothing(self) -> None:

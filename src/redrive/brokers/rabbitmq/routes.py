@@ -78,7 +78,7 @@ class Routes:
         message, queue = outgoing.message, outgoing.queue
         delay_ms = 0 if outgoing.due_at is None else outgoing.due_at - now
         if outgoing.exchange or delay_ms <= 0:
-            return Copy(parcel=self._parcel(message, outgoing.exchange, queue, FIRST))
+            return Copy(parcel=self._parcel(message, FIRST, to=(outgoing.exchange, queue)))
         assert outgoing.due_at is not None
         return self._delayed(message, queue, due_at=outgoing.due_at, delay_ms=delay_ms)
 
@@ -145,7 +145,7 @@ class Routes:
         extra = Extra(history=held.story, attempt=attempt)
         match way:
             case ByLadder() if due_at <= now:
-                return Copy(parcel=self._parcel(message, "", held.queue, extra))
+                return Copy(parcel=self._parcel(message, extra, to=("", held.queue)))
             case ByLadder():
                 return self._delayed(message, held.queue, due_at=due_at, delay_ms=due_at - now, extra=extra)
             case ByTier(tier=tier):
@@ -153,7 +153,7 @@ class Routes:
                 assert isinstance(wiring.retry, TierRetry)
                 named = _tier_headers(held, wiring, wiring.retry, is_retry=is_retry)
                 exchange, key = wiring.retry.exchange, tier.routing_key
-                return Copy(parcel=self._parcel(message, exchange, key, replace(extra, headers=named)))
+                return Copy(parcel=self._parcel(message, replace(extra, headers=named), to=(exchange, key)))
             case ByReject():
                 return Copy(parcel=self._as_rejected(held, message, extra))
 
@@ -161,26 +161,21 @@ class Routes:
         """Published to where a reject would have taken it."""
         exchange, key = self._dead_letter_ways[held.queue]
         routing_key = key if isinstance(key, str) else (message.properties.routing_key or held.queue)
-        return self._parcel(message, exchange, routing_key, extra, arrives=("", held.queue))
+        return self._parcel(message, extra, to=(exchange, routing_key), arrives=("", held.queue))
 
     def _delayed(
         self, message: Message, queue: str, *, due_at: UnixMs, delay_ms: Millis, extra: Extra | None = None
     ) -> Copy:
         level = level_for(delay_ms)
         extra = replace(extra or Extra(), due_at=due_at)
-        return Copy(parcel=self._parcel(message, level.name, queue, extra, arrives=("", queue)), level=level)
+        return Copy(parcel=self._parcel(message, extra, to=(level.name, queue), arrives=("", queue)), level=level)
 
     def _parcel(
-        self,
-        message: Message,
-        exchange: str,
-        routing_key: str,
-        extra: Extra,
-        *,
-        arrives: tuple[str, str] | None = None,
+        self, message: Message, extra: Extra, *, to: tuple[str, str], arrives: tuple[str, str] | None = None
     ) -> Parcel:
-        """`arrives`: the exchange and routing key under which it comes to its queue, where these are others."""
-        by, key = arrives or (exchange, routing_key)
+        """`to`: exchange and routing key. `arrives`: those under which it comes to its queue, where they are others."""
+        exchange, routing_key = to
+        by, key = arrives or to
         header = to_wire(message, exchange=by, routing_key=key, extra=extra, limit=self.max_header_bytes)
         return Parcel(
             exchange=exchange, routing_key=routing_key, header=header, body=message.body, message_id=message.id

@@ -56,7 +56,7 @@ class Settler:
         held = self._held(batch)
         ends: dict[Inbox, _Ends] = {}
         try:
-            copies = self._sorted(batch, held, ends, now)
+            copies = self._sorted(batch, held, ends=ends, now=now)
             if copies:
                 await self._publish(copies)
         except BaseException:
@@ -72,7 +72,7 @@ class Settler:
         return answers
 
     def _sorted(
-        self, batch: Sequence[Settle], held: list[_Held], ends: dict[Inbox, _Ends], now: UnixMs
+        self, batch: Sequence[Settle], held: list[_Held], *, ends: dict[Inbox, _Ends], now: UnixMs
     ) -> list[tuple[InHand, Copy]]:
         """Fill `ends`; the copies that have to be published first."""
         copies: list[tuple[InHand, Copy]] = []
@@ -84,7 +84,7 @@ class Settler:
             if type(settle.settlement) is _ACK:
                 its.acks.append(settle.lease.ref)
                 continue
-            copy = self._end(settle, in_hand, inbox, its, now)
+            copy = self._end(settle, in_hand, inbox, ends=its, now=now)
             if copy is not None:
                 its.acks.append(settle.lease.ref)
                 if not in_hand.copied:
@@ -105,7 +105,7 @@ class Settler:
                 held.append((place, inbox, in_hand))
         return held
 
-    def _end(self, settle: Settle, in_hand: InHand, inbox: Inbox, ends: _Ends, now: UnixMs) -> Copy | None:
+    def _end(self, settle: Settle, in_hand: InHand, inbox: Inbox, *, ends: _Ends, now: UnixMs) -> Copy | None:
         """Put it where it belongs in `ends`, or give the copy it ends by."""
         tag, end = settle.lease.ref, settle.settlement
         received = in_hand.received
@@ -126,7 +126,7 @@ class Settler:
                     ends.rejects.append(tag)
                 return copy
             case settlement.Requeue(due_at=due_at):
-                return self._requeue(held, inbox, ends, (tag, due_at, now))
+                return self._requeue(held, inbox, ends, when=(tag, due_at, now))
             case settlement.DeadLetter():
                 wiring = self._routes.wiring(inbox.queue)
                 if wiring is None or not wiring.dead_letter.by_reject:
@@ -140,7 +140,7 @@ class Settler:
                 assert_never(never)
         return None
 
-    def _requeue(self, held: Held, inbox: Inbox, ends: _Ends, when: tuple[int, UnixMs, UnixMs]) -> Copy | None:
+    def _requeue(self, held: Held, inbox: Inbox, ends: _Ends, *, when: tuple[int, UnixMs, UnixMs]) -> Copy | None:
         tag, due_at, now = when
         if held.entry is None and due_at <= now:
             ends.requeues.append(tag)

@@ -333,18 +333,19 @@ def _read_content(data: bytes) -> Content:  # noqa: C901 - one step per property
         content.priority = data[at]
         at += 1
     if flags & _SHORT_PROPERTIES:
-        at = _read_some(content, _BETWEEN[:3], data, flags, at)
+        at = _read_some(content, _BETWEEN[:3], data, place=(flags, at))
     if flags & _MESSAGE_ID:
         content.message_id, at = _short(data, at)
     if flags & _TIMESTAMP:
         (content.timestamp,) = _u64(data, at)
         at += 8
     if flags & _LATE_PROPERTIES:
-        _read_some(content, _AFTER, data, flags, at)
+        _read_some(content, _AFTER, data, place=(flags, at))
     return content
 
 
-def _read_some(content: Content, names: tuple[tuple[int, str], ...], data: bytes, flags: int, at: int) -> int:
+def _read_some(content: Content, names: tuple[tuple[int, str], ...], data: bytes, *, place: tuple[int, int]) -> int:
+    flags, at = place
     for flag, name in names:
         if flags & flag:
             text, at = _short(data, at)
