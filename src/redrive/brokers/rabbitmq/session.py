@@ -24,6 +24,7 @@ from redrive.brokers.rabbitmq.failures import (
 )
 from redrive.brokers.rabbitmq.link import Channel, Link
 from redrive.brokers.rabbitmq.publishing import Outcome, Parcel, Publisher
+from redrive.brokers.rabbitmq.pushed import Pushed, Returned
 from redrive.brokers.rabbitmq.tables import Content, Unreadable, read_content
 from redrive.core.ports import Clock
 from redrive.core.topology.model import Binding, Exchange, Queue
@@ -168,21 +169,21 @@ class ErrandChannel(Channel):
 
     # ------------------------------------------------------------------------------------------ what comes
 
-    def delivered(self, tag: int, redelivered: bool, route: tuple[str, str], header: bytes, body: bytes) -> None:  # noqa: FBT001
+    def delivered(self, pushed: Pushed) -> None:
         """See `Sink`."""
         try:
-            content = read_content(header)
+            content = read_content(pushed.header)
         except Unreadable:
             content = None
-        exchange, routing_key = route
+        exchange, routing_key = pushed.route
         self._pushed.append(
             Got(
-                tag=tag,
+                tag=pushed.tag,
                 exchange=exchange,
                 routing_key=routing_key,
-                is_redelivered=redelivered,
+                is_redelivered=pushed.redelivered,
                 content=content,
-                body=body,
+                body=pushed.body,
             )
         )
         self._wakes.set()
@@ -190,7 +191,7 @@ class ErrandChannel(Channel):
     def got_nothing(self) -> None:
         """Nothing is got on this channel."""
 
-    def returned(self, code: int, text: str, route: tuple[str, str], header: bytes) -> None:
+    def returned(self, back: Returned) -> None:
         """Nothing is published on this channel."""
 
     def confirmed(self, tag: int, *, multiple: bool, is_taken: bool) -> None:
