@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from enum import StrEnum
@@ -87,6 +86,8 @@ def _source(spec: str, management: Management) -> Source:
     from redrive.topologies import of_app, of_broker, of_file
 
     if spec.startswith(SCHEMES):
+        import asyncio
+
         return asyncio.run(of_broker(management.reach(spec)))
     if spec.endswith(".json") or Path(spec).is_file():
         return of_file(Path(spec))
@@ -248,8 +249,10 @@ BrokerOption = Annotated[
 
 
 def _on_broker(
-    source: Source, broker: str | None, management: Management, action: Callable[[LiveBroker], Awaitable[Result]]
+    source: Source, broker: str | None, *, management: Management, action: Callable[[LiveBroker], Awaitable[Result]]
 ) -> Result:
+    import asyncio
+
     from redrive.topologies import reached
 
     url = broker or source.broker
@@ -286,7 +289,7 @@ def plan(
 
     def compare() -> Planned:
         found = _source(source, management)
-        return _on_broker(found, broker, management, lambda live: planned(live, found))
+        return _on_broker(found, broker, management=management, action=lambda live: planned(live, found))
 
     result = _carried_out(compare, is_json=is_json)
     if is_json:
@@ -357,7 +360,8 @@ def apply(
 
     found = _carried_out(lambda: _source(source, management), is_json=is_json)
     before = _carried_out(
-        lambda: _on_broker(found, broker, management, lambda live: planned(live, found)), is_json=is_json
+        lambda: _on_broker(found, broker, management=management, action=lambda live: planned(live, found)),
+        is_json=is_json,
     )
     is_refused = bool(before.for_a_person if migrate else before.refused)
     if dry_run or is_refused or (before.is_clean and before.there.is_complete):
@@ -368,7 +372,9 @@ def apply(
     confirm(_question(before, migrate=migrate), yes=yes)
     tell = _silent if is_json else note
     after = _carried_out(
-        lambda: _on_broker(found, broker, management, lambda live: applied(live, found, migrate=migrate, said=tell)),
+        lambda: _on_broker(
+            found, broker, management=management, action=lambda live: applied(live, found, migrate=migrate, said=tell)
+        ),
         is_json=is_json,
     )
     if is_json:

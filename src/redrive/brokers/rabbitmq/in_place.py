@@ -214,12 +214,12 @@ class Return:
         clock: Clock,
         topology: Topology,
         resolve: Resolve,
-        is_move: bool = False,
+        moved: str | None = None,
     ) -> None:
-        """`is_move`: the copies only change their queue and count on; nobody sends them back."""
+        """`moved`: nobody sends them back, they only change their queue, and count on as messages of this one."""
         self._session, self._journal, self._clock = session, journal, clock
         self._topology, self._resolve = topology, resolve
-        self._is_move = is_move
+        self._moved = moved
         self._tally = _Tally()
         self._next = 1
         self._started_ms = clock.monotonic_ms()
@@ -263,7 +263,7 @@ class Return:
         to_send: list[_Taken] = []
         already: list[tuple[Got, Item]] = []
         for got in taken:
-            self._sort(hand, got, to_send, already)
+            self._sort(hand, got, to_send=to_send, already=already)
         await self._acknowledge(hand, already, in_hand=len(to_send))
         tally.found += len(already)
         if not await self._targets_are_there(to_send):
@@ -271,7 +271,7 @@ class Return:
         await self._send(hand, to_send)
         return len(taken) == wanted and tally.error is None
 
-    def _sort(self, hand: _Hand, got: Got, to_send: list[_Taken], already: list[tuple[Got, Item]]) -> None:
+    def _sort(self, hand: _Hand, got: Got, *, to_send: list[_Taken], already: list[tuple[Got, Item]]) -> None:
         if got.headers.get(HEADER_REDRIVEN_BATCH) == hand.batch.id:
             # It failed again while we are at it: it is not sent in circles.
             self._tally.came_back += 1
@@ -290,7 +290,7 @@ class Return:
             if known is None
             else replace(known, deliveries=_deliveries(got))
         )
-        header = self._header(hand, got, item, route)
+        header = self._header(hand, got, item=item, route=route)
         if isinstance(header, str):
             self._tally.stays(got, header)
         else:
@@ -316,12 +316,12 @@ class Return:
         self._next += 1
         return item
 
-    def _header(self, hand: _Hand, got: Got, item: Item, route: Route) -> bytes | str:
+    def _header(self, hand: _Hand, got: Got, *, item: Item, route: Route) -> bytes | str:
         """The copy's properties and headers as bytes, or why there is no copy."""
         assert got.content is not None, "one that cannot be read stays"
         item_id, user = hand.batch.item_id(item.number), self._session.address.user
-        if self._is_move:
-            moved = moved_headers(got.headers, queue=route.queue, item=item_id)
+        if self._moved is not None:
+            moved = moved_headers(got.headers, queue=self._moved, item=item_id)
             return written(got.content, moved, item_id=item_id, user=user)
         redriven = Redriven(
             by=hand.what.actor,

@@ -31,7 +31,7 @@ from redrive.core.live import Look, Said, SendBack, SentBack, There, Waiting
 from redrive.core.message import Headers
 from redrive.core.ports import Clock
 from redrive.core.topology.definitions import is_built_in
-from redrive.core.topology.migration import Migration, MigrationStep, Move
+from redrive.core.topology.migration import Migration, MigrationStep, Move, holding_name
 from redrive.core.topology.model import EMPTY, Binding, Queue, QueueType, Topology
 from redrive.core.topology.plan import Plan
 from redrive.core.topology.verify.effective import Policies, effective, parse_version
@@ -133,6 +133,7 @@ class RabbitLive:
     async def _move(self, move: Move) -> None:
         """Until the source is empty. The journal makes one copy of each, also around a kill."""
         route = Route(queue=move.target, exchange="", routing_key=move.target)
+        subject = move.source if move.target == holding_name(move.source) else move.target
         while True:
             found = await self._session.counts(move.source)
             if found is None or found[0] == 0:
@@ -148,7 +149,7 @@ class RabbitLive:
                     hint="Make room, or a larger limit, and migrate again: it goes on from there.",
                 )
             sent = await self._sent(
-                move.source, SendBack(actor="migration", limit=limit, is_forced=True), lambda _: route, is_move=True
+                move.source, SendBack(actor="migration", limit=limit, is_forced=True), lambda _: route, moved=subject
             )
             if sent.error is not None or sent.stayed:
                 why = sent.error or sent.stayed[0].why
@@ -215,10 +216,10 @@ class RabbitLive:
         *,
         topology: Topology = EMPTY,
         on_count: Callable[[int], None] | None = None,
-        is_move: bool = False,
+        moved: str | None = None,
     ) -> SentBack:
         journal = await asyncio.to_thread(Journal, self._journal, broker=self.place, queue=queue)
-        run = Return(self._session, journal, clock=self._clock, topology=topology, resolve=resolve, is_move=is_move)
+        run = Return(self._session, journal, clock=self._clock, topology=topology, resolve=resolve, moved=moved)
         try:
             with self._broken(queue):
                 return await run.run(queue, what, on_count=on_count or (lambda _: None))

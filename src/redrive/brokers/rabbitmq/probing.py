@@ -24,7 +24,7 @@ _REFUSED: Final = re.compile(
     r" but current is (?P<current>.*)$",
     re.DOTALL,
 )
-_VALUE: Final = re.compile(r"^(?:the value )?'(?P<value>.*)'(?: of type '(?P<type>[^']+)')?$", re.DOTALL)
+_VALUE: Final = re.compile(r"^(?:the value )?'(?P<value>.*?)'(?: of type '(?P<type>\w+)')?$", re.DOTALL)
 _FLAGS: Final = ("durable", "auto_delete", "internal", "type")
 
 
