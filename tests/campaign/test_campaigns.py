@@ -15,8 +15,12 @@ from campaign.__main__ import CAMPAIGNS, play
 SEED = int(os.environ.get("CAMPAIGN_SEED") or random.SystemRandom().randrange(2**32))
 
 
+# Those on RabbitMQ restart nodes and wait minutes for stragglers: they are `make campaign`'s.
+HERE = [name for name, campaign in CAMPAIGNS.items() if campaign.small is not None and not name.startswith("rabbit-")]
+
+
 @pytest.mark.slow
-@pytest.mark.parametrize("name", [name for name, campaign in CAMPAIGNS.items() if campaign.small is not None])
+@pytest.mark.parametrize("name", HERE)
 def test_every_promise_holds_under(name: str) -> None:
     campaign = CAMPAIGNS[name]
 
