@@ -107,12 +107,16 @@ def _sent(field: Ground, scale: Scale) -> int:
 
 def _redrive(field: Ground, scale: Scale) -> Process:
     if scale.in_place:
-        journal = str(field.stage.folder / "in-place.db")
-        broker = field.stage.environment["REDRIVE_BROKER"]
-        where = ("--broker", broker, DEAD, "--to", QUEUE, "--journal", journal, "--no-management")
-    else:
-        where = ("--all", "--app", "campaign.rabbit.app:app")
+        return _redrive_in_place(field, "--rate", f"{scale.rate}/s")
+    where = ("--all", "--app", "campaign.rabbit.app:app")
     return field.stage.redrive("redrive", "dlq", "redrive", *where, "--rate", f"{scale.rate}/s", "--yes")
+
+
+def _redrive_in_place(field: Ground, *options: str) -> Process:
+    journal = str(field.stage.folder / "in-place.db")
+    broker = field.stage.environment["REDRIVE_BROKER"]
+    where = ("--broker", broker, DEAD, "--to", QUEUE, "--journal", journal, "--no-management")
+    return field.stage.redrive("redrive", "dlq", "redrive", *where, *options, "--yes")
 
 
 def _until_all_is_redriven(field: Ground, scale: Scale) -> None:
@@ -134,14 +138,19 @@ def _until_all_is_redriven(field: Ground, scale: Scale) -> None:
 
 def _check(field: Ground, scale: Scale) -> None:
     stage = field.stage
-    stage.same("effects", dict.fromkeys(field.expected(), 1), stage.effects())
     field.until("no letter is open", lambda: not field.open_letters(), seconds=scale.patience_s)
-    # A process that is killed no longer knows which entries of the broker's dead-letter queue it was about to drop.
-    # They name letters that are closed: whoever sends them back is told so, and nothing runs twice.
-    stays = set() if scale.in_place else {DEAD}
-    field.until("no queue holds a message", lambda: set(field.waiting()) <= stays, seconds=scale.patience_s)
+    if not scale.in_place:
+        _send_back_what_is_left(field, scale)
+    field.until("no queue holds a message", lambda: not field.waiting(), seconds=scale.patience_s)
+    stage.same("effects", dict.fromkeys(field.expected(), 1), stage.effects())
+    stage.say(f"{scale.messages} dead letters, redrive killed {scale.kills} times: 0 lost, 0 second effects")
+
+
+def _send_back_what_is_left(field: Ground, scale: Scale) -> None:
+    """A process that is killed no longer knows which entries of the broker's dead-letter queue it was about to drop.
+    They name letters that are closed: sent back in place they end as duplicates.
+    """
     left = field.waiting()[DEAD]
-    stage.say(
-        f"{scale.messages} dead letters, redrive killed {scale.kills} times: 0 lost, 0 second effects"
-        f"{f'; {left} entries of closed letters are left in {DEAD}' if left else ''}"
-    )
+    if left:
+        runner = _redrive_in_place(field)
+        field.until(f"{left} entries of closed letters are gone", lambda: not runner.is_alive, seconds=scale.patience_s)
