@@ -66,7 +66,7 @@ RELEASE gives back the attempt it took; a record with attempts left over returns
 An expired record is as good as none."""
 
 
-@value
+@dataclass(frozen=True, slots=True, kw_only=True)
 class LostStart:
     """A start that never ended: its worker died or lost its lease."""
 

@@ -257,7 +257,7 @@ class ClaimStore(Protocol):
         ...
 
 
-@value
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Unsent:
     """A message published inside a transaction that has committed, kept until the broker has it. `ref` is the store's
     own handle.

@@ -1,8 +1,8 @@
 """Looking at a queue without consuming from it, and taking out what is gone.
 
-Messages are fetched on a channel of their own, which is then closed: that puts them back where they were, on classic
-and on quorum queues alike. A quorum queue counts it all the same (`x-delivery-count`), which matters only where it has
-a delivery limit; queues of redrive's have none.
+Messages are fetched on a channel of their own, which is then closed: that puts them back where they were on a classic
+queue. A quorum queue puts back more than nine in another order, and counts the look (`x-delivery-count`), which matters
+only where it has a delivery limit; queues of redrive's have none.
 """
 
 from __future__ import annotations

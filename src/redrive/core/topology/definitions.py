@@ -220,7 +220,7 @@ def parse_definitions(text: str | bytes, *, vhost: str = DEFAULT_VHOST) -> Defin
 
 def read_definitions(document: object, *, vhost: str = DEFAULT_VHOST) -> Definitions:
     """As `parse_definitions`, of JSON loaded already: answers of the HTTP API under the names that a file has."""
-    place = _Place("$", document)
+    place = _Place(path="$", value=document)
     fields = place.table()
     only = vhost if _is_of_one_vhost(place) else None
     vhosts = [each.text("name") for each in place.entries("vhosts")]
@@ -273,7 +273,7 @@ def _refused(constant: str) -> None:
     raise ValueError(constant)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class _Place:
     """A value in the file and where it stands there."""
 
@@ -290,7 +290,7 @@ class _Place:
 
     def at(self, name: str, default: Any = None) -> _Place:
         found = self.table().get(name)
-        return _Place(f"{self.path}.{name}", default if found is None else found)
+        return _Place(path=f"{self.path}.{name}", value=default if found is None else found)
 
     def table(self) -> Mapping[str, Any]:
         if not isinstance(self.value, dict):
@@ -302,7 +302,7 @@ class _Place:
         if not isinstance(section.value, list):
             raise section.refuse("a list")
         for index, entry in enumerate(section.value):
-            place = _Place(f"{section.path}[{index}]", entry)
+            place = _Place(path=f"{section.path}[{index}]", value=entry)
             place.table()
             yield place
 

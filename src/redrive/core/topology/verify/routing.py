@@ -74,8 +74,10 @@ class Route:
         return self.lost is None and self.missing is None and self.undecided is None
 
 
-@dataclass(slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class _Reached:
+    """What a walk has found so far: its sets grow."""
+
     queues: set[QueueId]
     undecided: set[str]
     missing: set[str]
@@ -251,7 +253,7 @@ class Router:
         """All queues behind the exchange along the bindings that match; to its alternate where none does, or
         (`alternates`) in any case.
         """
-        found = _Reached(set(), set(), set())
+        found = _Reached(queues=set(), undecided=set(), missing=set())
         waiting, seen = [exchange], {exchange}
         while waiting:
             name = waiting.pop()
@@ -262,7 +264,7 @@ class Router:
             kind = self.type_of(vhost, name)
             if any(bound.pattern is None for bound in bounds) or kind.startswith("unknown"):
                 found.undecided.add(f'exchange "{name}" ({kind.removeprefix("unknown ")}) does not route by key')
-            found.queues |= {QueueId(vhost, bound.destination) for bound in bounds if not bound.to_exchange}
+            found.queues.update(QueueId(vhost, bound.destination) for bound in bounds if not bound.to_exchange)
             onward = [bound.destination for bound in bounds if bound.to_exchange]
             other = self.alternate(vhost, name)
             if other and (alternates or not bounds):

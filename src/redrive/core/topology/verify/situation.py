@@ -60,7 +60,7 @@ class DeadLettering:
         return frozenset().union(*(route.queues for route in self.routes))
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Situation:
     """Everything the rules look at. `keys`: with which keys messages come to a queue. `guessed`: roles are taken from
     names and wiring, because nobody said who consumes.
@@ -161,9 +161,19 @@ def survey(
             is_confirmed=is_confirmed(setting, version, flags),
         )
     return Situation(
-        topology, version, client, router, policies, queues, settings, roles, keys, dead_lettering, wirings,
-        consumers is None,
-    )  # fmt: skip
+        topology=topology,
+        version=version,
+        client=client,
+        router=router,
+        policies=policies,
+        queues=queues,
+        settings=settings,
+        roles=roles,
+        keys=keys,
+        dead_lettering=dead_lettering,
+        wirings=wirings,
+        guessed=consumers is None,
+    )
 
 
 def _home(queues: Iterable[QueueId], name: str) -> str:
