@@ -26,6 +26,9 @@ TRIM_EVERY_MS: Final[Millis] = 1_000
 MAX_LEFT: Final = 10_000
 """Letters remembered whose entries have not been found yet."""
 
+MAX_LOOKS: Final = 10
+"""Looks in a row that find none of them; then they are forgotten: somebody else has taken them."""
+
 EntryOf: TypeAlias = Callable[[Letter], Outgoing | None]
 """How a letter lies in its dead-letter queue; None: the broker itself moves the message there, or there is none."""
 
@@ -39,6 +42,7 @@ class DeadLetterQueues:
         self._entry_of = self._document if entry_of is None else entry_of
         self._left: dict[str, dict[str, Letter]] = {}
         self._trimmed_ms: dict[str, float] = {}
+        self._vain_looks: dict[str, int] = {}
 
     async def put(self, letters: Sequence[Letter]) -> None:
         """Publish the entries of letters that are stored."""
@@ -59,6 +63,13 @@ class DeadLetterQueues:
         """As `trim`, but each queue at most once in `TRIM_EVERY_MS`; the others are dropped with a later call."""
         now_ms = self._clock.monotonic_ms()
         for queue in self._remember(gone):
+            if now_ms - self._trimmed_ms.get(queue, -TRIM_EVERY_MS) >= TRIM_EVERY_MS:
+                await self._drop(queue)
+
+    async def trim_left(self) -> None:
+        """Look again for what earlier calls have not found: another process had it in its hands just then."""
+        now_ms = self._clock.monotonic_ms()
+        for queue in tuple(self._left):
             if now_ms - self._trimmed_ms.get(queue, -TRIM_EVERY_MS) >= TRIM_EVERY_MS:
                 await self._drop(queue)
 
@@ -86,8 +97,10 @@ class DeadLetterQueues:
         dropped = await self._broker.discard(queue, is_gone, limit=min(len(letters), TRIM_BATCH))
         if dropped < len(letters) < TRIM_BATCH:
             dropped += await self._broker.discard(queue, is_gone, limit=TRIM_BATCH)
-        if dropped >= len(letters):
+        looks = self._vain_looks[queue] = 0 if dropped else self._vain_looks.get(queue, 0) + 1
+        if dropped >= len(letters) or looks >= MAX_LOOKS:
             self._left.pop(queue, None)
+            self._vain_looks.pop(queue, None)
 
     def _document(self, letter: Letter) -> Outgoing:
         """The letter as a document, under its id. One too large for the broker is empty: its header names the letter,

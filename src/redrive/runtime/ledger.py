@@ -315,7 +315,10 @@ class OrderedLedger:
         return await self._settle(batch, is_current)
 
     async def send_leftovers(self, *, limit: int) -> int:
-        """Send what transactions of processes that are gone have left unsent; how many."""
+        """Send what transactions of processes that are gone have left unsent; how many. Entries in dead-letter queues
+        that this process could not drop are looked for again.
+        """
+        await self._dead_letter_queues.trim_left()
         if self._transactional is None:
             return 0
         left = await self._transactional.unsent(limit=limit)

@@ -321,7 +321,7 @@ class RabbitBroker:
             return buffered
         link = await self._main.get(wait_ms=LOOK_WAIT_MS)
         try:
-            return buffered + await looking.peek(link, queue, limit - len(buffered))
+            return buffered + await looking.peek(link, queue, limit - len(buffered), clock=self._clock)
         except (ChannelLost, LinkLost) as lost:
             raise self._unseen(queue, lost) from lost
 
@@ -333,7 +333,7 @@ class RabbitBroker:
         count = 0 if inbox is None else inbox.discard(is_gone, limit)
         link = await self._main.get(wait_ms=LOOK_WAIT_MS)
         try:
-            return count + await looking.discard(link, queue, is_gone, limit=limit - buffered)
+            return count + await looking.discard(link, queue, is_gone, limit=limit - buffered, clock=self._clock)
         except (ChannelLost, LinkLost) as lost:
             raise self._unseen(queue, lost) from lost
 

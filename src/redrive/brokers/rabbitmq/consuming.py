@@ -324,9 +324,6 @@ class Inbox:
         if self._waiters:
             self._wake()
 
-    def got_nothing(self) -> None:
-        """Nothing is fetched on this channel."""
-
     def returned(self, back: Returned) -> None:
         """Nothing is published on this channel."""
 

@@ -16,9 +16,8 @@ CONTENT_PREFIX: Final = 12
 METHOD, HEADER, BODY = 1, 2, 3
 """Types of frames."""
 
-DELIVER, GET_OK, GET_EMPTY = 60 << 16 | 60, 60 << 16 | 71, 60 << 16 | 72
-RETURN, ACK, NACK = 60 << 16 | 50, 60 << 16 | 80, 60 << 16 | 120
-_PUBLISH, _GET = 60 << 16 | 40, 60 << 16 | 70
+DELIVER, RETURN, ACK, NACK = 60 << 16 | 60, 60 << 16 | 50, 60 << 16 | 80, 60 << 16 | 120
+_PUBLISH: Final = 60 << 16 | 40
 
 _MULTIPLE, _REQUEUE, _MANDATORY = 1, 2, 1
 
@@ -38,11 +37,6 @@ def ack(channel: int, tag: int, *, multiple: bool = False) -> bytes:
 def nack(channel: int, tag: int, *, requeue: bool) -> bytes:
     """basic.nack of one delivery"""
     return _ack(METHOD, channel, _ACK_SIZE, NACK, tag, _REQUEUE if requeue else 0, FRAME_END)
-
-
-def get(channel: int, queue: str) -> bytes:
-    """basic.get, to be acknowledged"""
-    return _method(channel, struct.pack(">IH", _GET, 0) + short_string(queue) + b"\x00")
 
 
 def publish_method(channel: int, exchange: str, routing_key: str) -> bytes:

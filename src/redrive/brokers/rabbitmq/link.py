@@ -47,10 +47,6 @@ class Sink(Protocol):
         """A delivery, or the answer to a get."""
         ...
 
-    def got_nothing(self) -> None:
-        """The answer to a get: the queue is empty."""
-        ...
-
     def returned(self, back: Returned) -> None:
         """A published message that no queue took."""
         ...
@@ -176,10 +172,6 @@ class Link(AsyncioConnection):  # type: ignore[misc]
             stream.sink.confirmed(_u64(payload, 4)[0], multiple=payload[12] & 1 == 1, is_taken=True)
         elif method == frames.NACK:
             stream.sink.confirmed(_u64(payload, 4)[0], multiple=payload[12] & 1 == 1, is_taken=False)
-        elif method == frames.GET_OK:
-            stream.method = (method, b"", _u64(payload, 4)[0], payload[12] & 1 == 1, self._route(payload[13:-4]))
-        elif method == frames.GET_EMPTY:
-            stream.sink.got_nothing()
         elif method == frames.RETURN:
             end = 7 + payload[6]
             stream.method = (method, payload[7:end], _u16(payload, 4)[0], False, self._route(payload[end:]))

@@ -308,9 +308,6 @@ class Publisher:
     def delivered(self, pushed: Pushed) -> None:
         """Nothing is consumed on this channel."""
 
-    def got_nothing(self) -> None:
-        """Nothing is consumed on this channel."""
-
 
 def _is_wanted(parcel: Parcel) -> bool:
     """Whether somebody still waits for it."""

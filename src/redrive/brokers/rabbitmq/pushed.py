@@ -9,7 +9,7 @@ from redrive.brokers.rabbitmq.headers import Arrived, from_wire
 
 @dataclass(slots=True, eq=False)
 class Pushed:
-    """One delivery, or the answer to a get. `route`: exchange and routing key; `header`: flags and values."""
+    """One delivery. `route`: exchange and routing key; `header`: flags and values."""
 
     tag: int
     redelivered: bool

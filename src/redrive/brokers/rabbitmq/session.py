@@ -40,7 +40,7 @@ MAX_QUIET: Final = 20
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Got:
     """A message taken and not acknowledged, as it is on the wire. `tag` is good on its channel only. `content` None:
-    its properties cannot be read.
+    its properties cannot be read; `header`: their bytes.
     """
 
     tag: int
@@ -49,6 +49,7 @@ class Got:
     is_redelivered: bool
     content: Content | None
     body: bytes
+    header: bytes = b""
 
     @property
     def headers(self) -> dict[str, Any]:
@@ -184,12 +185,10 @@ class ErrandChannel(Channel):
                 is_redelivered=pushed.redelivered,
                 content=content,
                 body=pushed.body,
+                header=pushed.header,
             )
         )
         self._wakes.set()
-
-    def got_nothing(self) -> None:
-        """Nothing is got on this channel."""
 
     def returned(self, back: Returned) -> None:
         """Nothing is published on this channel."""
