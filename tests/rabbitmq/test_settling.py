@@ -156,7 +156,7 @@ async def test_a_retry_goes_to_the_next_longer_tier_and_says_where_it_came_from(
         await broker.publish([Outgoing(queue="user.created", exchange="freeflow.events", message=message())])
         (received,) = await take(broker, 1, FLOW_QUEUE)
         sent_at = CLOCK.now()
-        await end(broker, received, retry(201), 1)
+        await end(broker, received, retry(450), 1)
 
         (again,) = await take(broker, 1, FLOW_QUEUE)
 

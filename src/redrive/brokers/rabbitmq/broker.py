@@ -27,6 +27,7 @@ from __future__ import annotations
 import asyncio
 import heapq
 from collections.abc import Callable, Collection, Sequence
+from functools import partial
 from typing import Final
 
 from redrive.brokers.rabbitmq import frames, looking
@@ -40,6 +41,7 @@ from redrive.brokers.rabbitmq.link import Link
 from redrive.brokers.rabbitmq.publishing import Outcome, Publisher
 from redrive.brokers.rabbitmq.pushed import Pushed
 from redrive.brokers.rabbitmq.routes import Copy, Routes
+from redrive.brokers.rabbitmq.session import errand
 from redrive.brokers.rabbitmq.settling import Settler
 from redrive.brokers.rabbitmq.workers import Workers
 from redrive.core.message import Message
@@ -321,7 +323,7 @@ class RabbitBroker:
             return buffered
         link = await self._main.get(wait_ms=LOOK_WAIT_MS)
         try:
-            return buffered + await looking.peek(link, queue, limit - len(buffered), clock=self._clock)
+            return buffered + await looking.peek(self._errands(link), queue, limit - len(buffered))
         except (ChannelLost, LinkLost) as lost:
             raise self._unseen(queue, lost) from lost
 
@@ -333,9 +335,12 @@ class RabbitBroker:
         count = 0 if inbox is None else inbox.discard(is_gone, limit)
         link = await self._main.get(wait_ms=LOOK_WAIT_MS)
         try:
-            return count + await looking.discard(link, queue, is_gone, limit=limit - buffered, clock=self._clock)
+            return count + await looking.discard(self._errands(link), queue, is_gone, limit=limit - buffered)
         except (ChannelLost, LinkLost) as lost:
             raise self._unseen(queue, lost) from lost
+
+    def _errands(self, link: Link) -> looking.OpenChannel:
+        return partial(errand, link, clock=self._clock)
 
     def _unseen(self, queue: str, lost: ChannelLost | LinkLost) -> RedriveError:
         if isinstance(lost, ChannelLost):

@@ -29,6 +29,7 @@ from dataclasses import dataclass, field, fields, replace
 from typing import Any, Final
 
 from redrive.brokers.rabbitmq.journal import Batch, Item, ItemState, Journal
+from redrive.brokers.rabbitmq.looking import looked_at
 from redrive.brokers.rabbitmq.publishing import Parcel
 from redrive.brokers.rabbitmq.session import ErrandChannel, Got, Session
 from redrive.brokers.rabbitmq.tables import Content, Unwritable, write_content
@@ -44,7 +45,7 @@ from redrive.core.in_place import (
     redriven_headers,
 )
 from redrive.core.live import SendBack, SentBack, Stayed, Waiting
-from redrive.core.message import HEADER_REDRIVEN_BATCH, Headers, whole_number
+from redrive.core.message import HEADER_REDRIVEN_BATCH, Headers
 from redrive.core.ports import Clock
 from redrive.core.redrive import MAX_REDRIVES
 from redrive.core.topology.model import Topology
@@ -54,9 +55,6 @@ WINDOW: Final = 100
 """Messages in hand at a time: at most so many are sent twice around a kill."""
 MAX_STAYED: Final = 1_000
 """Messages that stay are held until the end; when there are more, the run ends."""
-BACK_MS: Final = 20
-MAX_BACK: Final = 100
-MAX_RETURNED: Final = 20_000
 COMES_BACK_MS: Final = 1_000
 """How long what a killed run had in hand may take to lie in its queue again, once its connection has ended."""
 PSEUDO_REPLY: Final = "amq.rabbitmq.reply-to"
@@ -75,34 +73,8 @@ def properties_of(got: Got) -> dict[str, Any]:
 
 async def look(session: Session, queue: str, *, limit: int, resolve: Resolve) -> tuple[Waiting, ...]:
     """The first `limit` messages. They lie where they lay when this returns; killed in here, too, a moment later."""
-    async with session.channel() as channel:
-        before, _ = await channel.declare_queue(queue, passive=True)
-        taken = await channel.take(queue, limit)
-        await _take_all_returned(channel, queue, taken)
-    await _put_back(session, queue, before)
-    return tuple(_waiting(got, position, resolve) for position, got in enumerate(taken, 1))
-
-
-async def _take_all_returned(channel: ErrandChannel, queue: str, taken: list[Got]) -> None:
-    """Keep the order of a quorum queue, which puts back what it is given behind what was given back before (measured on
-    3.10.8 and 4.0.5): only where all of that was taken is it in its old order again. Other queues need nothing more.
-    """
-    last, count = (taken[-1] if taken else None), len(taken)
-    while last is not None and _deliveries(last) and count < MAX_RETURNED:
-        more = await channel.take(queue, WINDOW)
-        count += len(more)
-        last = more[-1] if more else None
-
-
-async def _put_back(session: Session, queue: str, depth: int) -> None:
-    """A quorum queue puts back what a closed channel held a moment after it was closed: whoever looks before that finds
-    another order. Waits until as many are ready as were, or somebody else has taken some.
-    """
-    for _ in range(MAX_BACK):
-        found = await session.counts(queue)
-        if found is None or found[0] >= depth:
-            return
-        await session.clock.sleep(BACK_MS)
+    async with looked_at(session.channel, queue, limit) as taken:
+        return tuple(_waiting(got, position, resolve) for position, got in enumerate(taken, 1))
 
 
 def _waiting(got: Got, position: int, resolve: Resolve) -> Waiting:
@@ -277,7 +249,7 @@ class Return:
             self._tally.came_back += 1
             return
         digest = message_digest(properties_of(got), got.headers, got.body)
-        known = hand.recovery.match(digest, is_redelivered=got.is_redelivered, deliveries=_deliveries(got))
+        known = hand.recovery.match(digest, is_redelivered=got.is_redelivered, deliveries=got.deliveries)
         if known is not None and known.state is ItemState.CONFIRMED:
             already.append((got, known))
             return
@@ -288,7 +260,7 @@ class Return:
         item = (
             self._new_item(got, digest, len(to_send) + len(already))
             if known is None
-            else replace(known, deliveries=_deliveries(got))
+            else replace(known, deliveries=got.deliveries)
         )
         header = self._header(hand, got, item=item, route=route)
         if isinstance(header, str):
@@ -310,8 +282,8 @@ class Return:
             position=self._tally.handled + in_hand + 1,
             digest=digest,
             has_id=got.content is not None and bool(got.content.message_id),
-            deliveries=_deliveries(got),
-            was_looked_at=got.is_redelivered and not _deliveries(got),
+            deliveries=got.deliveries,
+            was_looked_at=got.is_redelivered and not got.deliveries,
         )
         self._next += 1
         return item
@@ -405,10 +377,6 @@ class _Hand:
     what: SendBack
     wanted: int
     recovery: Recovery
-
-
-def _deliveries(got: Got) -> int:
-    return whole_number(got.headers.get("x-delivery-count")) or 0
 
 
 def _parcel(batch: Batch, each: _Taken) -> Parcel:

@@ -26,6 +26,7 @@ from redrive.brokers.rabbitmq.link import Channel, Link
 from redrive.brokers.rabbitmq.publishing import Outcome, Parcel, Publisher
 from redrive.brokers.rabbitmq.pushed import Pushed, Returned
 from redrive.brokers.rabbitmq.tables import Content, Unreadable, read_content
+from redrive.core.message import whole_number
 from redrive.core.ports import Clock
 from redrive.core.topology.model import Binding, Exchange, Queue
 
@@ -55,6 +56,11 @@ class Got:
     def headers(self) -> dict[str, Any]:
         """Empty where there are none."""
         return {} if self.content is None or self.content.headers is None else self.content.headers
+
+    @property
+    def deliveries(self) -> int:
+        """How often a quorum queue had it out before; 0 where the queue does not count."""
+        return whole_number(self.headers.get("x-delivery-count")) or 0
 
 
 class ErrandChannel(Channel):
@@ -197,6 +203,18 @@ class ErrandChannel(Channel):
         """Nothing is published on this channel."""
 
 
+@asynccontextmanager
+async def errand(link: Link, *, clock: Clock) -> AsyncIterator[ErrandChannel]:
+    """A channel of its own, closed at the end of the block: the broker puts back what was taken and not acknowledged, a
+    quorum queue a moment later.
+    """
+    channel = await ErrandChannel(link, clock=clock).start()
+    try:
+        yield channel
+    finally:
+        await channel.close()
+
+
 class Session:
     """See the module. `open` before anything else, `close` at the end."""
 
@@ -228,13 +246,9 @@ class Session:
 
     @asynccontextmanager
     async def channel(self) -> AsyncIterator[ErrandChannel]:
-        """A channel of its own. Once the block is left, the broker has put back what was taken and not acknowledged."""
-        link = await self._lane.get(wait_ms=self._address.connect_timeout_ms)
-        channel = await ErrandChannel(link, clock=self.clock).start()
-        try:
+        """See `errand`."""
+        async with errand(await self._lane.get(wait_ms=self._address.connect_timeout_ms), clock=self.clock) as channel:
             yield channel
-        finally:
-            await channel.close()
 
     async def publish(self, parcels: Sequence[Parcel]) -> list[Outcome]:
         """Mandatory and confirmed; of each message whether a queue has it (None), else why not."""
