@@ -139,18 +139,6 @@ def _until_all_is_redriven(field: Ground, scale: Scale) -> None:
 def _check(field: Ground, scale: Scale) -> None:
     stage = field.stage
     field.until("no letter is open", lambda: not field.open_letters(), seconds=scale.patience_s)
-    if not scale.in_place:
-        _send_back_what_is_left(field, scale)
     field.until("no queue holds a message", lambda: not field.waiting(), seconds=scale.patience_s)
     stage.same("effects", dict.fromkeys(field.expected(), 1), stage.effects())
     stage.say(f"{scale.messages} dead letters, redrive killed {scale.kills} times: 0 lost, 0 second effects")
-
-
-def _send_back_what_is_left(field: Ground, scale: Scale) -> None:
-    """A process that is killed no longer knows which entries of the broker's dead-letter queue it was about to drop.
-    They name letters that are closed: sent back in place they end as duplicates.
-    """
-    left = field.waiting()[DEAD]
-    if left:
-        runner = _redrive_in_place(field)
-        field.until(f"{left} entries of closed letters are gone", lambda: not runner.is_alive, seconds=scale.patience_s)

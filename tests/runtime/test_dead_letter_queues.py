@@ -8,9 +8,11 @@ import pytest
 
 from redrive.brokers.memory import MemoryBroker
 from redrive.core import settlement
-from redrive.core.ports import Received, Settle
+from redrive.core.letters.letter import ReviewState
+from redrive.core.ports import Received, ReviewChange, Settle
 from redrive.core.settlement import Reason
-from redrive.runtime.dead_letter_queues import MAX_LOOKS, TRIM_EVERY_MS, DeadLetterQueues
+from redrive.runtime.dead_letter_queues import MAX_LOOKS, SWEEP_EVERY_MS, TRIM_EVERY_MS, DeadLetterQueues
+from redrive.stores.memory import MemoryLetterStore
 from redrive.testing.clock import FakeClock
 from redrive.testing.samples import letter
 
@@ -43,7 +45,7 @@ async def put_back(broker: MemoryBroker, clock: FakeClock, taken: list[Received]
 async def test_an_entry_that_another_process_looked_at_just_then_is_dropped_later(
     broker: MemoryBroker, clock: FakeClock
 ) -> None:
-    entries = DeadLetterQueues(broker, clock=clock)
+    entries = DeadLetterQueues(broker, clock=clock, letters=MemoryLetterStore())
     gone, stays = letter("dl_1"), letter("dl_2")
     await entries.put([gone, stays])
     taken = await in_somebodys_hands(broker)
@@ -58,7 +60,7 @@ async def test_an_entry_that_another_process_looked_at_just_then_is_dropped_late
 
 
 async def test_an_entry_that_is_never_found_is_not_looked_for_for_ever(broker: MemoryBroker, clock: FakeClock) -> None:
-    entries = DeadLetterQueues(broker, clock=clock)
+    entries = DeadLetterQueues(broker, clock=clock, letters=MemoryLetterStore())
     gone = letter("dl_1")
 
     await entries.trim([gone])
@@ -70,3 +72,27 @@ async def test_an_entry_that_is_never_found_is_not_looked_for_for_ever(broker: M
     await entries.trim_left()
 
     assert ["dl_1"] == [found.id for found in await broker.peek(DEAD, limit=5)]
+
+
+async def test_what_a_killed_process_left_is_dropped_once_a_later_redrive_has_passed(
+    broker: MemoryBroker, clock: FakeClock
+) -> None:
+    letters = MemoryLetterStore()
+    killed, alive = (DeadLetterQueues(broker, clock=clock, letters=letters) for _ in range(2))
+    dead = [letter(f"dl_{number}") for number in range(4)]
+    await letters.put(dead)
+    await killed.put(dead)
+    await sent_back(letters, "dl_0", "dl_2", "dl_3")
+
+    await alive.trim([dead[3]])
+    assert ["dl_0", "dl_1", "dl_2"] == [found.id for found in await broker.peek(DEAD, limit=5)]
+    await alive.trim_left()
+    await clock.advance(SWEEP_EVERY_MS)
+    await alive.trim_left()
+
+    assert ["dl_1"] == [found.id for found in await broker.peek(DEAD, limit=5)]
+
+
+async def sent_back(letters: MemoryLetterStore, *ids: str) -> None:
+    moves = [ReviewChange(letter_id=each, to=ReviewState.REPLAYED, actor="test", at=1, note="") for each in ids]
+    assert [None] * len(ids) == await letters.review(moves)

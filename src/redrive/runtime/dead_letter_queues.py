@@ -3,6 +3,9 @@
 The letter store is authoritative. An entry leaves its queue once the letter is sent back or closed, as far as it lies
 among the first `TRIM_BATCH` there: a deep queue is not gone through for one entry, which then stays until those before
 it are gone.
+
+What has not been found is remembered by the process alone. One that is killed leaves entries behind; so once a redrive
+has passed, whoever closed its letters looks through the queue a last time and asks the store about what lies there.
 """
 
 from __future__ import annotations
@@ -12,9 +15,10 @@ from collections.abc import Callable, Sequence
 from typing import Final, TypeAlias
 
 from redrive.core import wire
-from redrive.core.letters.letter import Letter
+from redrive.core.letters.letter import Letter, ReviewState
+from redrive.core.letters.selection import Selection
 from redrive.core.message import HEADER_LETTER, Message
-from redrive.core.ports import Broker, Clock, Outgoing
+from redrive.core.ports import Broker, Clock, LetterStore, Outgoing
 from redrive.core.units import Millis
 
 TRIM_BATCH: Final = 500
@@ -29,6 +33,11 @@ MAX_LEFT: Final = 10_000
 MAX_LOOKS: Final = 10
 """Looks in a row that find none of them; then they are forgotten: somebody else has taken them."""
 
+SWEEP_EVERY_MS: Final[Millis] = 10_000
+"""The store is asked about a queue's entries no more often than this."""
+
+GONE: Final = frozenset({ReviewState.REPLAYED, ReviewState.CLOSED})
+
 EntryOf: TypeAlias = Callable[[Letter], Outgoing | None]
 """How a letter lies in its dead-letter queue; None: the broker itself moves the message there, or there is none."""
 
@@ -36,13 +45,16 @@ EntryOf: TypeAlias = Callable[[Letter], Outgoing | None]
 class DeadLetterQueues:
     """Puts entries in and drops them again. A letter without a dead-letter queue has none."""
 
-    def __init__(self, broker: Broker, *, clock: Clock, entry_of: EntryOf | None = None) -> None:
+    def __init__(self, broker: Broker, *, clock: Clock, letters: LetterStore, entry_of: EntryOf | None = None) -> None:
         self._broker = broker
+        self._letters = letters
         self._clock = clock
         self._entry_of = self._document if entry_of is None else entry_of
         self._left: dict[str, dict[str, Letter]] = {}
         self._trimmed_ms: dict[str, float] = {}
         self._vain_looks: dict[str, int] = {}
+        self._unswept: set[str] = set()
+        self._swept_ms: dict[str, float] = {}
 
     async def put(self, letters: Sequence[Letter]) -> None:
         """Publish the entries of letters that are stored."""
@@ -67,17 +79,36 @@ class DeadLetterQueues:
                 await self._drop(queue)
 
     async def trim_left(self) -> None:
-        """Look again for what earlier calls have not found: another process had it in its hands just then."""
+        """Look again for what earlier calls have not found: another process had it in its hands just then. Then, for
+        what processes that were killed have not found.
+        """
         now_ms = self._clock.monotonic_ms()
         for queue in tuple(self._left):
             if now_ms - self._trimmed_ms.get(queue, -TRIM_EVERY_MS) >= TRIM_EVERY_MS:
                 await self._drop(queue)
+        for queue in self._unswept.difference(self._left):
+            if now_ms - self._swept_ms.get(queue, -SWEEP_EVERY_MS) >= SWEEP_EVERY_MS:
+                self._swept_ms[queue] = now_ms
+                await self._sweep(queue)
+
+    async def _sweep(self, queue: str) -> None:
+        """Drop the entries whose letters the store says are gone. Done with the queue once there are none."""
+        copies = await self._broker.peek(queue, limit=TRIM_BATCH)
+        ids = {str(copy.headers[HEADER_LETTER]) for copy in copies if HEADER_LETTER in copy.headers}
+        page = await self._letters.find(Selection(ids=tuple(ids), states=GONE), limit=TRIM_BATCH) if ids else None
+        gone = frozenset(letter.id for letter in page.letters) if page is not None else frozenset()
+        if gone:
+            await self._broker.discard(queue, lambda copy: copy.headers.get(HEADER_LETTER) in gone, limit=TRIM_BATCH)
+        else:
+            self._unswept.discard(queue)
 
     def _remember(self, gone: Sequence[Letter]) -> list[str]:
         for letter in gone:
             if letter.dead_letter_queue:
                 left = self._left.setdefault(letter.dead_letter_queue, {})
                 left[letter.id] = letter
+                if self.has_entry(letter):
+                    self._unswept.add(letter.dead_letter_queue)
                 if len(left) > MAX_LEFT:
                     del left[next(iter(left))]
         return list(dict.fromkeys(letter.dead_letter_queue for letter in gone if letter.dead_letter_queue))

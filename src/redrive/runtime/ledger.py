@@ -129,7 +129,7 @@ class OrderedLedger:
         self._starts = Starts(broker, claims, clock=clock, spared=frozenset({OWNER}))
         # Claims that a transaction has ended, and what it left to be sent; until the delivery's own commit.
         self._committed: dict[ClaimRef, list[Unsent]] = {}
-        self._dead_letter_queues = DeadLetterQueues(broker, clock=clock, entry_of=entry_of)
+        self._dead_letter_queues = DeadLetterQueues(broker, clock=clock, letters=letters, entry_of=entry_of)
         self._forwarding = Forwarding(
             broker=broker, claims=claims, letters=letters, jobs=jobs, entries=self._dead_letter_queues
         )
