@@ -12,8 +12,9 @@ from hypothesis import HealthCheck, settings
 
 import redrive
 from tests.rabbit import group_tests_that_need_a_node_alone, rabbit, rabbit_alone, rabbit_node, rabbit_proxy
+from tests.redis import redis, redis_alone, redis_proxy
 
-__all__ = ["rabbit", "rabbit_alone", "rabbit_node", "rabbit_proxy"]
+__all__ = ["rabbit", "rabbit_alone", "rabbit_node", "rabbit_proxy", "redis", "redis_alone", "redis_proxy"]
 
 ROOT = Path(__file__).resolve().parent.parent
 

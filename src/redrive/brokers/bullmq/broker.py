@@ -1,0 +1,559 @@
+"""BullBroker: the `Broker` port over BullMQ's queues in Redis 6.2 or newer, Valkey, and clusters of them.
+
+Who does what: `keys` are the names, `jobs` a message as a job, `scripts` BullMQ's own Lua and ours around it, `waiting`
+wakes up idle receivers, `fleet` gives signs of life and puts back what the dead had in hand; `redrive.redis` speaks to
+the server.
+
+What is authoritative: the server, and of a delivery its lock: a key with the token of one hand-over that runs out by
+the server's clock. Whoever has another token changes nothing. Times that are sent are turned to the server's clock by
+the script that gets them. What BullMQ's scripts write is what Node's workers, producers and dashboards expect.
+
+Failure by failure:
+- the connection is lost, the server restarts (LOADING) or fails over (READONLY, MASTERDOWN): publishes wait and are
+  sent again under the same mark, so none is there twice; `receive` and `settle` raise `BrokerUnavailableError`.
+- the answer to a `receive` was lost: the jobs are locked with a token nobody has heard of; the next `receive` puts them
+  back first, at no cost.
+- the answer to a `settle` was lost: it is sent again, and a job that is gone then, or locked by nobody, was settled.
+- the server is full (OOM): publishes fail at once and say so; what is in hand can still be ended.
+- a worker is killed: see `fleet`. The lock's own end is the last resort.
+
+Durable means as durable as the server writes: with `appendfsync everysec` a crash of the machine or of the server can
+cost what came in the last second; with `always` nothing that was accepted. A failover can cost what the replica had
+not got yet: no option of BullMQ's scripts changes that.
+
+Weak spots: a settle that is sent again cannot tell "done by the first try" from "the lock ended in between"; it says
+done. A job is put back before all that waits, also where a delayed retry would have put it behind.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import secrets
+from collections import defaultdict
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import count
+from typing import Any, Final
+
+from redrive.brokers.bullmq import jobs, scripts
+from redrive.brokers.bullmq.fleet import Fleet, rescue_args, rescue_keys
+from redrive.brokers.bullmq.jobs import Kept
+from redrive.brokers.bullmq.keys import MAX_PRIORITY, Keys, Names, job_id_of, registry
+from redrive.brokers.bullmq.waiting import PATIENCE_MS, Waiter
+from redrive.core import settlement
+from redrive.core.message import Message
+from redrive.core.ports import Clock, Depth, Features, Lease, Outgoing, Published, Received, Settle
+from redrive.core.settlement import Reason
+from redrive.core.units import Millis, UnixMs
+from redrive.errors import BrokerUnavailableError, ConfigurationError, InvalidMessageError, UnsupportedError
+from redrive.redis.address import Address, parse
+from redrive.redis.blocking import BlockingLink
+from redrive.redis.failures import LinkLost, Refusal, refused, unavailable
+from redrive.redis.link import Argument
+from redrive.redis.scripts import packed
+from redrive.redis.server import Server
+from redrive.redis.slots import has_tag
+
+MAX_BODY_BYTES: Final = 16 * 1024 * 1024
+"""Redis takes 512 MB; a body so large would hold up every other client."""
+
+FEATURES: Final = Features(
+    name="redis",
+    durable=True,
+    leases=True,
+    priorities=True,
+    exact_delays=True,
+    counts_starts=True,
+    atomic=False,
+    transactions=False,
+    max_body_bytes=MAX_BODY_BYTES,
+)
+
+MAX_TAKEN: Final = 100
+"""Jobs in one hand-over: a script of Redis holds up all others, and one job costs it some 30 µs."""
+MAX_SENT: Final = 200
+"""Jobs in one script that adds or ends them."""
+LOOK_WAIT_MS: Final[Millis] = 5_000
+"""How long a look at a queue waits for a connection."""
+SETTLE_WAIT_MS: Final[Millis] = 2_000
+RESCUE_EVERY_MS: Final[Millis] = 100
+"""An idle receiver looks for leases that have ended; not more often than this."""
+ABANDONED: Final = Reason(code="ABANDONED", text="whoever asked for it has gone")
+
+_PUBLISH_PARTS: Final = (
+    "wait", "paused", "meta", "id", "completed", "delayed", "active", "events", "marker", "prioritized", "pc",
+)  # fmt: skip
+_TAKE_PARTS: Final = (
+    "wait", "active", "prioritized", "events", "stalled", "limiter", "delayed", "paused", "meta", "pc", "marker",
+)  # fmt: skip
+_SETTLE_PARTS: Final = (*_TAKE_PARTS, "completed", "failed")
+_GONE: Final = frozenset({-1, -2})
+"""Answers to an end that was sent before: no job, no lock."""
+
+
+@dataclass(slots=True, kw_only=True)
+class _Queue:
+    """What this process knows of one queue. `unheard`: tokens of hand-overs whose answer was lost."""
+
+    keys: Keys
+    waiter: Waiter
+    unheard: list[str] = field(default_factory=list)
+    rescued_at_ms: float = float("-inf")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Taken:
+    """One answer of `take.lua`, in this host's time where it is a time."""
+
+    received: list[Received]
+    event_in_ms: float | None
+    is_held: bool
+
+
+class BullBroker:
+    """A `Broker` on BullMQ's queues. `options`: by queue, what jobs made here carry for Node's workers (attempts,
+    backoff).
+    """
+
+    def __init__(self, url: str, *, clock: Clock, options: Mapping[str, Mapping[str, Any]] | None = None) -> None:
+        """Connects to nothing yet. Raises `ConfigurationError` for a URL that is none, `ModuleNotFoundError` without
+        the packages.
+        """
+        self._address: Address = parse(url)
+        self._clock = clock
+        self._options = dict(options or {})
+        self._scripts = scripts.load()
+        self._server = Server(self._address, clock=clock)
+        self._renewing = BlockingLink(self._address)
+        self._instance = secrets.token_hex(6)
+        self._fleet = Fleet(BlockingLink(self._address), self._scripts, instance=self._instance, clock=clock)
+        self._names = Names(self._address.prefix)
+        self._queues: dict[str, _Queue] = {}
+        self._tokens = count(1)
+        self._marks = count(1)
+        # Queues whose names other processes can know.
+        self._known: set[str] = set()
+        self._is_open = False
+
+    @property
+    def features(self) -> Features:
+        """What this broker can do."""
+        return FEATURES
+
+    async def open(self) -> None:
+        """Connect. Raises `ConfigurationError` (wrong credentials; a cluster, and keys without a hash tag) or
+        `BrokerUnavailableError`; nothing is left open then.
+        """
+        await self._server.open()
+        self._is_open = True
+        if self._server.is_cluster:
+            for queue in self._queues:
+                self._check_slots(self._names.keys(queue))
+
+    async def close(self) -> None:
+        """Disconnect; whoever waits returns empty-handed. May be called twice."""
+        self._is_open = False
+        for queue in self._queues.values():
+            await queue.waiter.close()
+        self._queues.clear()
+        await asyncio.to_thread(self._fleet.close)
+        self._renewing.close()
+        await self._server.close()
+
+    # ------------------------------------------------------------------------------------------- publishing
+
+    async def publish(self, batch: Sequence[Outgoing]) -> list[Published]:
+        """See `Broker.publish`; one round trip per queue. A queue that is not there is made.
+
+        Raises `InvalidMessageError` where a body or a priority is over a limit, `UnsupportedError` where an exchange
+        is named (nothing was sent then), `BrokerUnavailableError` where an answer did not come.
+        """
+        if not batch:
+            return []
+        self._check_open()
+        by_queue: dict[str, list[Any]] = defaultdict(list)
+        mark = f"{self._instance}.{next(self._marks)}"
+        for number, outgoing in enumerate(batch):
+            _check(outgoing)
+            by_queue[outgoing.queue].append(self._job(outgoing, f"{mark}.{number}"))
+        parts = [(self._queue(queue), part) for queue, found in by_queue.items() for part in _parts(found, MAX_SENT)]
+        await self._registered(by_queue)
+        await _all([self._publish_part(queue.keys, part) for queue, part in parts])
+        return [Published()] * len(batch)
+
+    def _job(self, outgoing: Outgoing, mark: str) -> list[Any]:
+        message = outgoing.message
+        job_id = job_id_of(message)
+        kind, data = jobs.stored_body(message.body)
+        options = {"attempts": 0, **self._options.get(outgoing.queue, {})}
+        if not self._address.keep_completed:
+            options["removeOnComplete"] = True
+        if not self._address.keep_failed:
+            options["removeOnFail"] = True
+        # Where a job stands among others: whoever orders a queue by something else decides it here.
+        priority = message.priority or 0
+        if priority:
+            options["priority"] = priority
+        name = message.properties.type or outgoing.queue
+        due_at = outgoing.due_at or 0
+        return [job_id, _text(name), data, options, due_at, priority, jobs.fields_of(message, job_id, kind), mark]
+
+    async def _publish_part(self, keys: Keys, part: Sequence[Any]) -> None:
+        args: list[Argument] = [keys.base, packed(part), self._clock.now()]
+        answers = await self._server.run(
+            self._scripts.publish,
+            keys.several(*_PUBLISH_PARTS),
+            args,
+            wait_ms=self._address.publish_timeout_ms,
+            again=True,
+        )
+        failed = [answer for answer in answers if isinstance(answer, Exception)]
+        if failed:
+            fate = f'{len(failed)} of {len(part)} messages were not accepted by queue "{keys.queue}".'
+            raise refused(self._server.where, Refusal(str(failed[0])), fate=fate)
+
+    async def _registered(self, queues: Collection[str]) -> None:
+        """The names of the queues are known to other processes, before anything is in them."""
+        new = [queue for queue in queues if queue not in self._known]
+        if new:
+            key = registry(self._address.prefix)
+            wait_ms = self._address.publish_timeout_ms
+            await self._server.command(key, "SADD", key, *map(_bytes, new), wait_ms=wait_ms)
+            self._known.update(new)
+
+    # ------------------------------------------------------------------------------------------- receiving
+
+    async def receive(
+        self, queue: str, *, limit: int, lease_ms: Millis, worker: str, wait_ms: Millis
+    ) -> list[Received]:
+        """See `Broker.receive`."""
+        self._check_open()
+        if limit <= 0:
+            return []
+        source = self._queue(queue)
+        if not self._fleet.knows(source.keys, worker):
+            self._fleet.add(source.keys, worker)
+        give_up_at = self._clock.monotonic_ms() + wait_ms
+        while True:
+            taken = await self._take(source, min(limit, MAX_TAKEN), lease_ms=lease_ms, worker=worker)
+            if not taken.received and await self._rescue_if_due(source):
+                continue
+            left_ms = give_up_at - self._clock.monotonic_ms()
+            if taken.received or left_ms <= 0:
+                return taken.received
+            pause_ms = min(left_ms, PATIENCE_MS)
+            await source.waiter.wait(pause_ms if taken.event_in_ms is None else min(pause_ms, taken.event_in_ms))
+            if self._is_closed():
+                return []
+
+    async def _take(self, source: _Queue, limit: int, *, lease_ms: Millis, worker: str) -> _Taken:
+        """Whoever is cancelled in here gives back what it was given."""
+        taking = asyncio.ensure_future(self._take_now(source, limit, lease_ms=lease_ms, worker=worker))
+        try:
+            return await asyncio.shield(taking)
+        except asyncio.CancelledError:
+            await asyncio.shield(self._give_back(taking))
+            raise
+
+    async def _give_back(self, taking: asyncio.Future[_Taken]) -> None:
+        try:
+            taken = await taking
+            end = settlement.Requeue(due_at=self._clock.now(), reason=ABANDONED)
+            await self.settle([Settle(lease=each.lease, settlement=end) for each in taken.received])
+        except BrokerUnavailableError:
+            # They come back when their locks end.
+            return
+
+    async def _take_now(self, source: _Queue, limit: int, *, lease_ms: Millis, worker: str) -> _Taken:
+        keys = source.keys
+        if source.unheard:
+            await self._rescue(source)
+        number = next(self._tokens)
+        token = self._token(number)
+        options = packed({"token": token, "lockDuration": lease_ms, "name": f"redrive:{worker}"})
+        asked_at = self._clock.now()
+        try:
+            answer = await self._server.run(
+                self._scripts.take, keys.several(*_TAKE_PARTS), [keys.base, limit, options], wait_ms=0, again=False
+            )
+        except LinkLost as lost:
+            source.unheard.append(token)
+            raise unavailable(self._server.where, lost.text) from lost
+        received = [_received(keys.queue, item, number=number, until=asked_at + lease_ms) for item in answer[4:]]
+        return _Taken(received=received, event_in_ms=_event_in(answer), is_held=bool(answer[3]))
+
+    async def _rescue_if_due(self, source: _Queue) -> bool:
+        """Whether leases have ended and their jobs can be taken now."""
+        now_ms = self._clock.monotonic_ms()
+        if now_ms - source.rescued_at_ms < RESCUE_EVERY_MS:
+            return False
+        source.rescued_at_ms = now_ms
+        return await self._rescue(source) > 0
+
+    async def _rescue(self, source: _Queue) -> int:
+        unheard = list(source.unheard)
+        args = rescue_args(source.keys, packed(unheard))
+        found: int = await self._server.run(self._scripts.rescue, rescue_keys(source.keys), args, wait_ms=0, again=True)
+        source.unheard = [token for token in source.unheard if token not in unheard]
+        return found
+
+    def _token(self, number: int) -> str:
+        return f"redrive:{self._instance}:{number}"
+
+    # ------------------------------------------------------------------------------------------- settling
+
+    async def settle(self, batch: Sequence[Settle]) -> list[bool]:
+        """See `Broker.settle`; one round trip per queue. Raises where an answer did not come: repeating is safe."""
+        if not batch:
+            return []
+        self._check_open()
+        by_queue: dict[str, list[int]] = defaultdict(list)
+        for number, each in enumerate(batch):
+            by_queue[each.lease.queue].append(number)
+        answers = [False] * len(batch)
+        await _all(
+            [
+                self._settle_part(self._queue(queue), batch, part, answers=answers)
+                for queue, numbers in by_queue.items()
+                for part in _parts(numbers, MAX_SENT)
+            ]
+        )
+        return answers
+
+    async def _settle_part(
+        self, queue: _Queue, batch: Sequence[Settle], numbers: Sequence[int], *, answers: list[bool]
+    ) -> None:
+        keys = queue.keys
+        ends = packed([self._end(batch[number]) for number in numbers])
+        names = keys.several(*_SETTLE_PARTS)
+        told: list[Any] | None = None
+        is_again = False
+        until = self._clock.monotonic_ms() + SETTLE_WAIT_MS
+        while told is None:
+            args: list[Argument] = [keys.base, ends, self._clock.now()]
+            wait_ms = max(0.0, until - self._clock.monotonic_ms())
+            try:
+                told = await self._server.run(self._scripts.settle, names, args, wait_ms=wait_ms, again=False)
+            except LinkLost as lost:
+                if self._clock.monotonic_ms() >= until:
+                    raise unavailable(self._server.where, lost.text, fate="What was in hand is still there.") from lost
+                is_again = True
+        for number, answer in zip(numbers, told, strict=True):
+            if isinstance(answer, Exception):
+                raise refused(self._server.where, Refusal(str(answer)), fate="It is still in hand.")
+            answers[number] = answer >= 0 or (is_again and answer in _GONE)
+        queue.waiter.wake()
+
+    def _end(self, settle: Settle) -> list[Any]:
+        """One element of ARGV[2] of `settle.lua`."""
+        kept: Kept = settle.lease.ref
+        token = self._token(settle.lease.token)
+        entries = [jobs.entry_json(entry) for entry in (settle.lost, settle.entry) if entry is not None]
+        match settle.settlement:
+            case settlement.Ack():
+                return ["completed", kept.id, token, 0, "null", [], [], _ending(kept, is_failed=False), []]
+            case settlement.DeadLetter(reason=reason):
+                ending = _ending(kept, is_failed=True)
+                fields = _stack(settle) if ending["keepJobs"]["count"] != 0 else []
+                return ["failed", kept.id, token, 0, _text(reason.text), entries, fields, ending, []]
+            case settlement.Retry(due_at=due_at, reason=reason, body=body):
+                fields = ["failedReason", _text(reason.text), *_stack(settle)]
+                data = [] if body is None else list(jobs.stored_body(body))
+                return ["retry", kept.id, token, due_at, "", entries, fields, {}, data]
+            case settlement.Requeue(due_at=due_at):
+                return ["requeue", kept.id, token, due_at, "", entries, [], {}, []]
+
+    def renew(self, batch: Sequence[Lease], *, lease_ms: Millis) -> list[bool]:
+        """See `Broker.renew`; BullMQ's extendLocks, one call per queue, on a connection for threads."""
+        by_queue: dict[str, list[int]] = defaultdict(list)
+        for number, lease in enumerate(batch):
+            by_queue[lease.queue].append(number)
+        answers = [True] * len(batch)
+        for queue, numbers in by_queue.items():
+            keys = self._names.keys(queue)
+            tokens = packed([self._token(batch[number].token) for number in numbers])
+            ids = packed([batch[number].ref.id for number in numbers])
+            failed = self._renewing.run(self._scripts.extend, [keys["stalled"]], [keys.base, tokens, ids, lease_ms])
+            lost = {name.decode() for name in failed}
+            for number in numbers:
+                answers[number] = batch[number].ref.id not in lost
+        return answers
+
+    # ------------------------------------------------------------------------------------------- looking
+
+    async def depths(self, queues: Collection[str] = ()) -> list[Depth]:
+        """The queues redrive has had to do with, in any process, and of `queues` those that exist."""
+        self._check_open()
+        key = registry(self._address.prefix)
+        registered = await self._server.command(key, "SMEMBERS", key, wait_ms=LOOK_WAIT_MS)
+        names = sorted({*(_name(each) for each in registered), *queues})
+        found = [await self._depth(name) for name in names]
+        return [depth for depth in found if depth is not None]
+
+    async def _depth(self, queue: str) -> Depth | None:
+        keys = self._names.keys(queue)
+        parts = keys.several("wait", "active", "prioritized", "delayed", "paused", "meta")
+        is_there, ready, scheduled, leased, oldest = await self._look(self._scripts.depth, parts, [keys.base])
+        if not is_there:
+            return None
+        return Depth(
+            queue=queue,
+            ready=ready,
+            scheduled=scheduled,
+            leased=leased,
+            oldest_ready_at=oldest or None if ready else None,
+        )
+
+    async def peek(self, queue: str, *, limit: int) -> list[Message]:
+        """See `Broker.peek`."""
+        self._check_open()
+        return [message for _, message in await self._waiting(queue, limit)]
+
+    async def _waiting(self, queue: str, limit: int) -> list[tuple[str, Message]]:
+        keys = self._names.keys(queue)
+        parts = keys.several("wait", "active", "prioritized", "delayed", "paused")
+        shown = await self._look(self._scripts.peek, parts, [keys.base, limit])
+        found = [(name.decode("utf-8", "surrogateescape"), _job(fields)) for name, fields in shown]
+        return [(name, jobs.message_of(name, job)) for name, job in found if job]
+
+    async def discard(self, queue: str, is_gone: Callable[[Message], bool], *, limit: int) -> int:
+        """See `Broker.discard`."""
+        self._check_open()
+        gone = [name for name, message in await self._waiting(queue, limit) if is_gone(message)]
+        if not gone:
+            return 0
+        keys = self._names.keys(queue)
+        removed: int = await self._look(self._scripts.discard, [keys["repeat"]], [keys.base, packed(gone)])
+        return removed
+
+    async def _look(self, script: Any, keys: Sequence[str], args: Sequence[Any]) -> Any:
+        return await self._server.run(script, keys, args, wait_ms=LOOK_WAIT_MS, again=True)
+
+    async def gone(self, workers: Collection[str]) -> set[str]:
+        """Those that were seen once, in a queue this process has to do with, and give no sign of life any more."""
+        asked = set(workers)
+        alive: set[str] = set()
+        seen: set[str] = set()
+        for queue in list(self._queues.values()) if asked else ():
+            link = await self._server.link(queue.keys.workers, wait_ms=LOOK_WAIT_MS)
+            time, signs = await link.send([("TIME",), ("ZRANGE", queue.keys.workers, 0, -1, "WITHSCORES")])
+            now = int(time[0]) * 1_000 + int(time[1]) // 1_000
+            for member, until in zip(signs[::2], signs[1::2], strict=True):
+                worker = member.decode("utf-8", "surrogateescape").partition("|")[2]
+                seen.add(worker)
+                if float(until) > now:
+                    alive.add(worker)
+        return (asked & seen) - alive
+
+    # ------------------------------------------------------------------------------------------- helpers
+
+    def _queue(self, queue: str) -> _Queue:
+        found = self._queues.get(queue)
+        if found is None:
+            keys = self._names.keys(queue)
+            self._check_slots(keys)
+            found = self._queues[queue] = _Queue(keys=keys, waiter=Waiter(self._server, keys))
+        return found
+
+    def _check_slots(self, keys: Keys) -> None:
+        if self._server.is_cluster and not has_tag(keys.base):
+            raise ConfigurationError(
+                f'Queue "{keys.queue}": this Redis is a cluster, and the keys of a BullMQ queue must lie in one slot. '
+                "Nothing was changed.",
+                hint=f"Give them a hash tag: ?prefix={{{self._address.prefix}}} in the URL.",
+            )
+
+    def _is_closed(self) -> bool:
+        return not self._is_open
+
+    def _check_open(self) -> None:
+        if not self._is_open:
+            raise BrokerUnavailableError(
+                "The Redis broker is not open. Nothing was accepted by this call.", hint="Open it first."
+            )
+
+
+def _check(outgoing: Outgoing) -> None:
+    message = outgoing.message
+    if outgoing.exchange:
+        raise UnsupportedError(
+            f'Redis has no exchange "{outgoing.exchange}". Nothing was published.',
+            hint="Publish to the queue itself.",
+        )
+    size = len(message.body)
+    if size > MAX_BODY_BYTES:
+        raise InvalidMessageError(
+            f'Message "{message.id:.120}" for queue "{outgoing.queue}" has {size} bytes, the limit is '
+            f"{MAX_BODY_BYTES}. Nothing of its batch was published.",
+            hint="Store the body elsewhere and send a reference to it.",
+        )
+    if not 0 <= (message.priority or 0) <= MAX_PRIORITY:
+        raise InvalidMessageError(
+            f'Message "{message.id:.120}" for queue "{outgoing.queue}" has priority {message.priority}; BullMQ takes '
+            f"0 to {MAX_PRIORITY}. Nothing of its batch was published."
+        )
+
+
+def _received(queue: str, item: Sequence[Any], *, number: int, until: UnixMs) -> Received:
+    name = item[0].decode("utf-8", "surrogateescape")
+    job = _job(item[1])
+    return Received(
+        message=jobs.message_of(name, job),
+        lease=Lease(queue=queue, ref=Kept(name, job.get(b"opts", b"{}")), token=number),
+        lease_until=until,
+        starts=jobs.starts_of(job),
+        position=name,
+        redelivered=b"stc" in job,
+        history=jobs.history_of(job),
+    )
+
+
+def _job(fields: Sequence[bytes]) -> dict[bytes, bytes]:
+    return dict(zip(fields[::2], fields[1::2], strict=True))
+
+
+def _event_in(answer: Sequence[Any]) -> float | None:
+    """In how many ms something changes by itself: a rate limit ends, a job falls due."""
+    now, limited_ms, due = answer[0], answer[1], answer[2]
+    if limited_ms > 0:
+        return float(limited_ms)
+    return float(max(0, due - now)) if due else None
+
+
+def _ending(kept: Kept, *, is_failed: bool) -> dict[str, Any]:
+    attempts, keep = jobs.ending_of(kept.options, is_failed=is_failed)
+    return {"attempts": attempts, "keepJobs": dict(keep), "maxMetricsSize": ""}
+
+
+def _stack(settle: Settle) -> list[str]:
+    """The last trace, as BullMQ keeps traces: the history has them all."""
+    trace = None if settle.entry is None else settle.entry.traceback
+    return [] if trace is None else ["stacktrace", jobs.trace_json(trace)]
+
+
+def _text(text: str) -> str:
+    """What UTF-8 can hold of it."""
+    return text.encode("utf-8", "replace").decode()
+
+
+def _bytes(name: str) -> bytes:
+    return name.encode("utf-8", "surrogatepass")
+
+
+def _name(name: bytes) -> str:
+    return name.decode("utf-8", "surrogatepass")
+
+
+def _parts(elements: Sequence[Any], size: int) -> Iterator[Sequence[Any]]:
+    for start in range(0, len(elements), size):
+        yield elements[start : start + size]
+
+
+async def _all(steps: Sequence[Any]) -> None:
+    """Each of them, together; the first error once all have ended."""
+    if len(steps) == 1:
+        await steps[0]
+        return
+    for outcome in await asyncio.gather(*steps, return_exceptions=True):
+        if isinstance(outcome, BaseException):
+            raise outcome

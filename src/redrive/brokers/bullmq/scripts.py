@@ -1,0 +1,89 @@
+"""BullMQ's scripts, from the installed package, and redrive's own around them.
+
+What moves a job is BullMQ's Lua as it is: the text of a script becomes a function of (KEYS, ARGV), and ours calls it
+for each job of a batch. So a batch is one round trip, and what is written is what Node writes. Ours (`scripts/*.lua`)
+say in their heads what they take and return; those that call nothing of the package say why it has no such script.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+from dataclasses import dataclass
+from functools import cache
+from importlib import metadata
+from pathlib import Path
+from typing import Final
+
+from redrive.errors import ConfigurationError
+from redrive.redis.scripts import Script
+
+_OURS: Final = Path(__file__).with_name("scripts")
+_USES: Final[dict[str, tuple[str, ...]]] = {
+    "publish": ("addStandardJob", "addDelayedJob", "addPrioritizedJob"),
+    "take": ("moveToActive",),
+    "settle": ("moveToFinished", "moveToDelayed", "retryJob"),
+    "discard": ("removeJob",),
+    "rescue": (),
+    "beat": (),
+    "depth": (),
+    "peek": (),
+}
+"""Our script, and those of the package that it calls."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Scripts:
+    """All that the adapter runs."""
+
+    publish: Script
+    take: Script
+    settle: Script
+    discard: Script
+    rescue: Script
+    beat: Script
+    depth: Script
+    peek: Script
+    sweep: Script
+    """BullMQ's own moveStalledJobsToWait."""
+    extend: Script
+    """BullMQ's own extendLocks."""
+    package_version: str
+
+
+@cache
+def load() -> Scripts:
+    """The scripts. Raises `ModuleNotFoundError` where the package is not installed, `ConfigurationError` where it is
+    one whose scripts are not where they should be.
+    """
+    folder = _package_folder()
+    shared = _OURS.joinpath("common.lua").read_text("utf-8")
+    return Scripts(
+        **{name: Script(name, _joined(name, shared, folder)) for name in _USES},
+        sweep=Script("moveStalledJobsToWait", _of_package(folder, "moveStalledJobsToWait")),
+        extend=Script("extendLocks", _of_package(folder, "extendLocks")),
+        package_version=metadata.version("bullmq"),
+    )
+
+
+def _package_folder() -> Path:
+    # Looked for, not imported: of the package only its scripts are needed.
+    found = importlib.util.find_spec("bullmq")
+    if found is None or not found.submodule_search_locations:
+        raise ModuleNotFoundError("No module named 'bullmq'", name="bullmq")
+    return Path(next(iter(found.submodule_search_locations))) / "commands"
+
+
+def _joined(name: str, shared: str, folder: Path) -> str:
+    functions = [f"local function {used}(KEYS, ARGV)\n{_of_package(folder, used)}\nend\n" for used in _USES[name]]
+    own = _OURS.joinpath(f"{name}.lua").read_text("utf-8")
+    return "\n".join((shared, *functions, own))
+
+
+def _of_package(folder: Path, name: str) -> str:
+    found = sorted(folder.glob(f"{name}-*.lua"))
+    if len(found) != 1:
+        raise ConfigurationError(
+            f"The installed bullmq {metadata.version('bullmq')} has no script {name}. Nothing was consumed.",
+            hint='Install the version redrive is tested with: pip install "redrive[redis]"',
+        )
+    return found[0].read_text("utf-8")

@@ -1,0 +1,79 @@
+--[[
+  Adds jobs to one queue, each as BullMQ's own add scripts do, with redrive's fields written in the same step: a worker
+  never sees a job without them.
+
+  The scripts of the package stand before this text as functions of (KEYS, ARGV): addStandardJob, addDelayedJob,
+  addPrioritizedJob.
+
+  KEYS     the queue's: wait paused meta id completed delayed active events marker prioritized pc
+  ARGV[1]  key prefix of the queue
+  ARGV[2]  msgpacked list of jobs: id, name, data, options, delay until (ms of the caller's clock, 0: at once),
+           priority, flat list of fields to set, mark of this publish
+  ARGV[3]  the caller's clock, ms
+
+  An id that a job has already is given a suffix (two copies of a message are two jobs), unless that job carries the
+  mark: then this very publish was sent before, and its answer was lost.
+
+  Returns one answer per job: its id, or {error}.
+]]
+local rcall = redis.call
+local waitKey, pausedKey, metaKey, idKey, completedKey = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5]
+local delayedKey, activeKey, eventsKey, markerKey, prioritizedKey = KEYS[6], KEYS[7], KEYS[8], KEYS[9], KEYS[10]
+local pcKey = KEYS[11]
+local prefix = ARGV[1]
+local skew = serverNow() - tonumber(ARGV[3])
+local target = targetOf(metaKey, waitKey, pausedKey)
+
+-- The id to use, or nil where this publish has added it before.
+local function freeId(id, mark)
+  local candidate, number = id, 1
+  while rcall("EXISTS", prefix .. candidate) == 1 do
+    if rcall("HGET", prefix .. candidate, "rdm") == mark then
+      return nil, candidate
+    end
+    number = number + 1
+    candidate = id .. "~" .. number
+  end
+  return candidate, candidate
+end
+
+local function add(job)
+  local id, known = freeId(job[1], job[8])
+  if not id then
+    return known
+  end
+  local now = serverNow()
+  local due = job[5]
+  local options = job[4]
+  local delay = 0
+  if due > 0 then
+    delay = math.max(0, due + skew - now)
+  end
+  if delay > 0 then
+    options["delay"] = delay
+  end
+  -- Nil is nothing in Lua's lists: the empty places at the end (parent, repeat, deduplication) are simply not there.
+  local args = cmsgpack.pack({ prefix, id, job[2], now })
+  local argv = { args, job[3], cmsgpack.pack(options), now }
+  local added
+  if delay > 0 then
+    added = addDelayedJob({ markerKey, metaKey, idKey, delayedKey, completedKey, eventsKey }, argv)
+  elseif job[6] > 0 then
+    added = addPrioritizedJob(
+      { markerKey, metaKey, idKey, prioritizedKey, delayedKey, completedKey, activeKey, eventsKey, pcKey }, argv)
+  else
+    added = addStandardJob(
+      { target, pausedKey, metaKey, idKey, completedKey, delayedKey, activeKey, eventsKey, markerKey }, argv)
+  end
+  if type(added) == "number" then
+    return redis.error_reply("ERR BullMQ refused the job: " .. added)
+  end
+  rcall("HSET", prefix .. id, "rdm", job[8], unpack(job[7]))
+  return id
+end
+
+local answers = {}
+for number, job in ipairs(cmsgpack.unpack(ARGV[2])) do
+  answers[number] = guarded(add, job)
+end
+return answers

@@ -1,0 +1,110 @@
+--[[
+  Ends deliveries of one queue, each as BullMQ's own scripts do, for whoever holds the job's lock.
+
+  The scripts of the package stand before this text as functions of (KEYS, ARGV): moveToFinished, moveToDelayed,
+  retryJob.
+
+  KEYS     the queue's: wait active prioritized events stalled limiter delayed paused meta pc marker completed failed
+  ARGV[1]  key prefix of the queue
+  ARGV[2]  msgpacked list of ends:
+             what      "completed", "failed", "retry", "requeue"
+             id        the job's
+             token     the lock's
+             due       when it may run again, ms of the caller's clock
+             reason    failedReason, or the return value as JSON
+             entries   list of history entries, JSON
+             fields    flat list of fields to set
+             options   of moveToFinished (without the token)
+             data      {} or {kind, text}: what the body is from now on
+  ARGV[3]  the caller's clock, ms
+
+  Returns one answer per end: 0 done; below 0 as BullMQ's scripts (-1 no job, -2 no lock, -3 not active, -6 another's
+  lock): nothing was changed; or {error}.
+]]
+local rcall = redis.call
+local prefix = ARGV[1]
+local now = serverNow()
+local skew = now - tonumber(ARGV[3])
+local target = targetOf(KEYS[9], KEYS[1], KEYS[8])
+
+local function fieldsOf(jobKey, finish)
+  local fields = finish[7]
+  if #finish[6] > 0 then
+    local history = rcall("HGET", jobKey, "rdh")
+    for _, entry in ipairs(finish[6]) do
+      history = appended(history, entry)
+    end
+    fields[#fields + 1] = "rdh"
+    fields[#fields + 1] = history
+  end
+  local data = finish[9]
+  if #data > 0 then
+    local kept = rcall("HMGET", jobKey, "rdo", "rdk", "data")
+    if not kept[1] then
+      fields[#fields + 1] = "rdo"
+      fields[#fields + 1] = (kept[2] or "j") .. (kept[3] or "")
+    end
+    for _, value in ipairs({ "rdk", data[1], "data", data[2] }) do
+      fields[#fields + 1] = value
+    end
+  end
+  if #fields == 0 then
+    return ""
+  end
+  return cmsgpack.pack(fields)
+end
+
+local function finishAs(what, finish, jobKey)
+  local id = finish[2]
+  local options = finish[8]
+  options["token"] = finish[3]
+  local keys = { unpack(KEYS, 1, 10) }
+  keys[1] = target
+  keys[11] = what == "completed" and KEYS[12] or KEYS[13]
+  keys[12] = jobKey
+  keys[13] = prefix .. "metrics:" .. what
+  keys[14] = KEYS[11]
+  return moveToFinished(keys, {
+    id, now, what == "completed" and "returnvalue" or "failedReason", finish[5], what, "", prefix,
+    cmsgpack.pack(options), fieldsOf(jobKey, finish),
+  })
+end
+
+local function again(finish, jobKey)
+  local id, token = finish[2], finish[3]
+  local delay = math.max(0, finish[4] + skew - now)
+  local isRequeue = finish[1] == "requeue"
+  local fields = fieldsOf(jobKey, finish)
+  if delay > 0 then
+    return moveToDelayed(
+      { KEYS[11], KEYS[2], KEYS[3], KEYS[7], jobKey, KEYS[4], KEYS[9], KEYS[5], target, KEYS[6], KEYS[10] },
+      { prefix, now, id, token, delay, isRequeue and "1" or "0", fields, "0" })
+  end
+  local answer = retryJob(
+    { KEYS[2], target, KEYS[8], jobKey, KEYS[9], KEYS[4], KEYS[7], KEYS[3], KEYS[10], KEYS[11], KEYS[5] },
+    { prefix, now, "LPUSH", id, token, fields })
+  if answer == 0 and isRequeue then
+    rcall("HINCRBY", jobKey, "atm", -1)
+  end
+  return answer
+end
+
+local function settle(finish)
+  local jobKey = prefix .. finish[2]
+  local what = finish[1]
+  if what == "retry" or what == "requeue" then
+    return again(finish, jobKey)
+  end
+  local answer = finishAs(what, finish, jobKey)
+  if answer == -4 or answer == -9 then
+    finish[5] = answer == -4 and "it has children that are not done" or "a child of it has failed"
+    return finishAs("failed", finish, jobKey)
+  end
+  return answer
+end
+
+local answers = {}
+for number, finish in ipairs(cmsgpack.unpack(ARGV[2])) do
+  answers[number] = guarded(settle, finish)
+end
+return answers

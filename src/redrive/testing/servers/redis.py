@@ -1,0 +1,179 @@
+"""A Redis server of one's own: started in a moment, killed and started again at will, nothing of it left behind.
+
+    from redrive.testing.servers.redis import RedisNode
+    from redrive.testing.servers.redis_install import installed_redis
+
+    with RedisNode(installed_redis()[0]) as node:
+        ...                 # node.url is a redis:// URL of an empty server
+        node.kill()         # kill -9; the data stay
+        node.start()        # on the same data and the same port
+
+It keeps an append-only file, written to disk every second as a careful production does; `appendfsync="always"` for
+counts that allow no second. The server ends with its owner (`guard.py`), even where the owner is killed.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import shutil
+import signal
+import socket
+import tempfile
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Final, Self
+
+import hiredis
+
+from redrive.testing.servers.processes import LOOPBACK, GuardedProcess, ServerFailed, free_ports
+from redrive.testing.servers.redis_install import RedisInstall
+
+_START_S: Final = 60.0
+_STOP_S: Final = 30.0
+_POLL_S: Final = 0.02
+_TRIES: Final = 3
+_TIMEOUT_S: Final = 30.0
+
+SETTINGS: Final = {
+    "appendonly": "yes",
+    "appendfsync": "everysec",
+    "aof-use-rdb-preamble": "yes",
+    "maxmemory-policy": "noeviction",
+    "save": '""',
+    "databases": "64",
+}
+"""What every node is started with, unless told otherwise."""
+
+
+class RedisNode:
+    """One server. `settings`: lines of its configuration, over `SETTINGS`. `owner`: see `GuardedProcess`."""
+
+    host: Final = LOOPBACK
+
+    def __init__(
+        self, install: RedisInstall, *, settings: Mapping[str, str] | None = None, owner: int | None = None
+    ) -> None:
+        self.install = install
+        self.port = 0
+        self._owner = owner
+        self._settings = {**SETTINGS, **(settings or {})}
+        base = None if install.root is None else install.root / "var" / "tmp"
+        self._folder = Path(tempfile.mkdtemp(prefix="redrive-redis-", dir=base))
+        self._server: GuardedProcess | None = None
+
+    def __enter__(self) -> Self:
+        self.start()
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None) -> None:
+        self.close()
+
+    @property
+    def version(self) -> str:
+        return self.install.version
+
+    @property
+    def url(self) -> str:
+        """`redis://` URL of its first database."""
+        return f"redis://{self.host}:{self.port}/0"
+
+    @property
+    def is_running(self) -> bool:
+        return self._server is not None and self._server.is_running
+
+    def url_by(self, host: str, port: int) -> str:
+        """The URL for who connects through a proxy."""
+        return f"redis://{host}:{port}/0"
+
+    def start(self) -> None:
+        """Start, on the data that are there, and wait until it answers. Running already: nothing."""
+        if self.is_running:
+            return
+        if self.port:
+            self._start()
+            return
+        for last in range(1, _TRIES + 1):
+            (self.port,) = free_ports(1)
+            try:
+                self._start()
+            except ServerFailed:
+                # Somebody else may have taken the port in the meantime: another one, another try.
+                if last == _TRIES:
+                    raise
+            else:
+                return
+
+    def stop(self) -> None:
+        """A clean shutdown: everything is on disk."""
+        if self._server is not None:
+            self._server.stop(timeout_s=_STOP_S)
+
+    def kill(self) -> None:
+        """End the server by `kill -9`."""
+        if self._server is not None:
+            self._server.kill()
+
+    def restart(self) -> None:
+        """Stop cleanly and start again on the same data and port."""
+        self.stop()
+        self.start()
+
+    def pause(self) -> None:
+        """The process stands still (SIGSTOP): connections stay open, nothing answers. `resume` lets it go on."""
+        assert self._server is not None
+        self._server.signal(signal.SIGSTOP)
+
+    def resume(self) -> None:
+        """The end of `pause`."""
+        assert self._server is not None
+        self._server.signal(signal.SIGCONT)
+
+    def close(self) -> None:
+        """Kill what runs and remove the folder. The node is used up."""
+        self.kill()
+        shutil.rmtree(self._folder, ignore_errors=True)
+
+    def ask(self, *command: str | bytes | float) -> Any:
+        """One command, as `redis-cli` would send it; raises `ServerFailed` with an error's words."""
+        return ask(self.host, self.port, *command)
+
+    def _start(self) -> None:
+        inside = str(self._folder) if self.install.root is None else f"/var/tmp/{self._folder.name}"  # noqa: S108
+        lines = {"port": str(self.port), "bind": LOOPBACK, "dir": inside, "daemonize": "no", **self._settings}
+        text = "".join(f"{name} {value}\n" for name, value in lines.items())
+        (self._folder / "redis.conf").write_text(text, "utf-8")
+        chroot = ["chroot", str(self.install.root)] if self.install.root else []
+        command = [*chroot, str(self.install.program), f"{inside}/redis.conf"]
+        self._server = GuardedProcess(command, log=self._folder / "log", owner=self._owner, folder=self._folder)
+        self._wait_until_it_answers(self._server)
+
+    def _wait_until_it_answers(self, server: GuardedProcess) -> None:
+        deadline = time.monotonic() + _START_S
+        while not self._answers():
+            if not server.is_running:
+                raise ServerFailed(f"{self.install} ended while it was starting.\n{server.log_tail()}")
+            if time.monotonic() > deadline:
+                raise ServerFailed(f"{self.install} did not answer within {_START_S:g} s.\n{server.log_tail()}")
+            time.sleep(_POLL_S)  # sleep: another process sets no event of ours
+
+    def _answers(self) -> bool:
+        with contextlib.suppress(OSError, ServerFailed):
+            return bool(self.ask("PING") == b"PONG")
+        return False
+
+
+def ask(host: str, port: int, *command: str | bytes | float) -> Any:
+    """One command to any server on a connection of its own; raises `ServerFailed` with an error's words, `OSError`."""
+    with socket.create_connection((host, port), timeout=_TIMEOUT_S) as connection:
+        connection.sendall(hiredis.pack_command(command))  # type: ignore[arg-type]
+        reader = hiredis.Reader()
+        while (reply := reader.gets()) is False:
+            data = connection.recv(65_536)
+            if not data:
+                raise ServerFailed(f"{host}:{port} closed the connection")
+            reader.feed(data)
+    if isinstance(reply, Exception):
+        raise ServerFailed(f"{command[0]!r}: {reply}")
+    return reply
