@@ -1,0 +1,56 @@
+"""The stepwise ledger over Redis keeps the contract of every ledger: broker and claims there, letters in a file."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import ClassVar
+
+import pytest
+
+from redrive.brokers.bullmq.broker import BullBroker
+from redrive.core.ports import Clock
+from redrive.core.units import Millis
+from redrive.runtime.clock import SystemClock
+from redrive.runtime.ledger import OrderedLedger
+from redrive.sqlite import SqliteFile
+from redrive.stores.redis.claims import RedisClaimStore
+from redrive.stores.sqlite import SqliteJobStore, SqliteLetterStore
+from redrive.testing.contracts import ForwardContract, LedgerContract, LedgerParts
+from tests.redis import Redis
+
+
+class OnRedis:
+    """In real time: leases are the server's."""
+
+    lease_ms: ClassVar[Millis] = 2_500
+
+    @pytest.fixture(autouse=True)
+    def server(self, redis: Redis) -> None:
+        self.url = redis.url
+
+    def make_clock(self) -> Clock:
+        return SystemClock()
+
+    @asynccontextmanager
+    async def make(self, clock: Clock) -> AsyncIterator[LedgerParts]:
+        with TemporaryDirectory(prefix="redrive-contract-") as folder:
+            file = SqliteFile(Path(folder) / "store.db", clock=clock, durability="normal")
+            broker, claims = BullBroker(self.url, clock=clock), RedisClaimStore(self.url, clock=clock)
+            letters, jobs = SqliteLetterStore(file), SqliteJobStore(file)
+            ledger = OrderedLedger(broker=broker, claims=claims, letters=letters, jobs=jobs, clock=clock)
+            await jobs.open()
+            await ledger.open()
+            yield LedgerParts(ledger=ledger, broker=broker, claims=claims, letters=letters, jobs=jobs)
+            await ledger.close()
+            await jobs.close()
+
+
+class TestLedger(OnRedis, LedgerContract):
+    pass
+
+
+class TestLedgerForward(OnRedis, ForwardContract):
+    pass
