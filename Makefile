@@ -1,7 +1,7 @@
 # redrive: what a developer types. Needs Python 3.11 or newer and make; everything else lands in .venv.
 #
 #   make setup      create .venv, install what the lock names, build and install the wheel
-#   make servers    get the RabbitMQ that tests run on (Debian and root; else it says what is missing)
+#   make servers    get the RabbitMQ and Redis that tests run on (Debian and root; else it says what is missing)
 #   make demo       the tour: signed webhooks come in, some fail, some land in front of you
 #   make test       all tests, against the built wheel
 #   make check      ruff, mypy, pyright, layers, tidy: what CI runs first
@@ -81,7 +81,7 @@ LOCK := uv pip compile pyproject.toml --universal --python-version 3.11 --genera
 	--no-emit-index-url --no-emit-find-links --custom-compile-command "make lock"
 lock:
 	$(LOCK) -o requirements.lock
-	$(LOCK) --group dev --extra pydantic --extra rabbitmq -o requirements-dev.lock
+	$(LOCK) --group dev --extra pydantic --extra rabbitmq --extra redis -o requirements-dev.lock
 
 clean:
 	rm -rf .venv dist out .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache

@@ -1,7 +1,8 @@
 """From a URL to the adapters behind it: the only module that names any.
 
 `sqlite:///file.db` and `memory://` bring all that an app needs. `amqp://host/vhost` is a broker alone: its claims,
-letters and jobs live in the store the setting `store` names.
+letters and jobs live in the store the setting `store` names. `redis://host/0` is a broker with its claims; letters and
+jobs live in that store.
 """
 
 from __future__ import annotations
@@ -189,6 +190,34 @@ def _rabbitmq(wanted: _Wanted) -> Backend:
     )
 
 
+# ---------------------------------------------------------------------------------------------------- Redis
+
+
+def _redis(wanted: _Wanted) -> Backend:
+    from redrive.brokers.bullmq.broker import BullBroker  # noqa: PLC0415 - loaded only where used
+    from redrive.runtime.ledger import OrderedLedger  # noqa: PLC0415
+    from redrive.sqlite.backup import backup  # noqa: PLC0415
+    from redrive.stores.redis.claims import RedisClaimStore  # noqa: PLC0415
+    from redrive.stores.sqlite import SqliteJobStore, SqliteLetterStore  # noqa: PLC0415
+
+    file = _store_file(wanted)
+    broker = BullBroker(wanted.url, clock=wanted.clock)
+    claims = RedisClaimStore(wanted.url, clock=wanted.clock)
+    letters, jobs = SqliteLetterStore(file), SqliteJobStore(file)
+    ledger = OrderedLedger(broker=broker, claims=claims, letters=letters, jobs=jobs, clock=wanted.clock)
+    return Backend(
+        url=masked(wanted.url),
+        ledger=ledger,
+        broker=broker,
+        claims=claims,
+        letters=letters,
+        jobs=jobs,
+        backup=lambda target: asyncio.to_thread(backup, file.path, target),
+        send_leftovers=lambda limit: ledger.send_leftovers(limit=limit),
+        local_store=str(file.path),
+    )
+
+
 def _store_file(wanted: _Wanted) -> SqliteFile:
     """The file beside a broker that has no store of its own."""
     url = wanted.settings.store
@@ -231,5 +260,7 @@ _BACKENDS: Final[dict[str, Callable[[_Wanted], Backend]]] = {
     "memory": _memory,
     "amqp": _rabbitmq,
     "amqps": _rabbitmq,
+    "redis": _redis,
+    "rediss": _redis,
 }
 _EXTRAS: Final = {"amqp": "rabbitmq", "amqps": "rabbitmq", "redis": "redis", "rediss": "redis"}
