@@ -14,6 +14,7 @@ from redrive.core.letters.letter import Attempt, AttemptOutcome
 from redrive.core.policy.backoff import Exponential, Fixed
 from redrive.core.policy.classify import Failure, FailureKind
 from redrive.core.policy.decide import WAIT_IN_PROGRESS_MAX_MS, decide, decide_start, exhausted_code
+from redrive.core.policy.failure import Scope
 from redrive.core.policy.retry import Retry
 from redrive.core.signals import DeadLetter, Requeue, RetryLater, Signal
 from redrive.core.text import MAX_TEXT_BYTES
@@ -234,3 +235,47 @@ def test_a_forged_count_dead_letters_early_and_says_why() -> None:
     assert isinstance(decided, settlement.DeadLetter)
     assert "ATTEMPTS_EXHAUSTED" == decided.reason.code
     assert "1000000 attempts were counted" in decided.reason.text
+
+
+# ------------------------------------------------------------------------------------------------ who is to blame
+
+
+@pytest.mark.parametrize("kind", FailureKind)
+def test_a_failure_of_the_lane_costs_no_attempt_even_in_the_last_one(kind: FailureKind) -> None:
+    failure = a_failure("Throttling", kind=kind, scope=Scope.LANE, retry_after_ms=60_000)
+
+    decided = outcome(failure, attempt=5)
+
+    assert isinstance(decided, settlement.Requeue)
+    assert (NOW + 60_000, "Throttling") == (decided.due_at, decided.reason.code)
+
+
+def test_a_failure_of_the_tenant_costs_no_attempt_while_it_may_pass() -> None:
+    passing = a_failure("PAUSED", scope=Scope.TENANT)
+    lasting = a_failure("UNVERIFIED", kind=FailureKind.PERMANENT, scope=Scope.TENANT)
+
+    assert isinstance(outcome(passing), settlement.Requeue)
+    assert isinstance(outcome(lasting), settlement.DeadLetter)
+
+
+def test_what_the_handler_kept_goes_along_only_with_a_retry_so_that_one_is_made() -> None:
+    failure = a_failure("Throttling", scope=Scope.LANE, retry_after_ms=60_000)
+
+    decided = decide(failure, attempt=1, retry=RETRY, now=NOW, u=0.0, body=b"{}", has_kept=True)
+
+    assert isinstance(decided, settlement.Retry)
+    assert (NOW + 60_000, b"{}") == (decided.due_at, decided.body)
+
+
+def test_an_unknown_outcome_is_tried_once_more_and_then_a_person_decides() -> None:
+    failure = a_failure("SMTP_OUTCOME_UNKNOWN", kind=FailureKind.UNKNOWN, retry_after_ms=900_000)
+    before = Attempt(attempt=1, outcome=AttemptOutcome.FAILED, at=NOW, error_code="SMTP_OUTCOME_UNKNOWN")
+
+    first = outcome(failure)
+    second = decide(failure, attempt=2, retry=RETRY, now=NOW, u=0.0, history=(before,))
+
+    assert isinstance(first, settlement.Retry)
+    assert NOW + 900_000 == first.due_at
+    assert isinstance(second, settlement.DeadLetter)
+    assert "SMTP_OUTCOME_UNKNOWN" == second.reason.code
+    assert "may have been done" in second.reason.text

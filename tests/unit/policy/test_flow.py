@@ -26,6 +26,7 @@ from redrive.core.policy.flow import (
     failed,
     full_bucket,
     give_back,
+    held,
     parse_rate,
     probing,
     refill,
@@ -163,6 +164,9 @@ LEGAL = {
     (S.HALF_OPEN, E.SUCCEED): S.CLOSED,
     (S.HALF_OPEN, E.FAIL): S.OPEN,
     (S.HALF_OPEN, E.ABANDON): S.OPEN,
+    (S.CLOSED, E.HOLD): S.OPEN,
+    (S.OPEN, E.HOLD): S.OPEN,
+    (S.HALF_OPEN, E.HOLD): S.OPEN,
 }
 POLICY = BreakerPolicy(failures=3, probe=Exponential("1s", cap="60s"))
 
@@ -258,3 +262,18 @@ def test_a_breaker_is_never_stuck(events: list[str]) -> None:
     later = abandoned(breaker, now)
 
     assert allowed(later, now + 1_000) in (None, 1)
+
+
+def test_a_held_breaker_lets_one_probe_go_when_the_time_is_over() -> None:
+    breaker = held(CLOSED, NOW + 1_000)
+
+    assert [0, 0, 1] == [allowed(breaker, NOW + late) for late in (0, 999, 1_000)]
+    assert CLOSED == succeeded(probing(breaker))
+
+
+def test_of_two_holds_the_later_one_counts_but_a_probe_knows_best() -> None:
+    breaker = held(held(CLOSED, NOW + 5_000), NOW + 1_000)
+
+    assert NOW + 5_000 == breaker.probe_at
+    assert NOW + 6_000 == held(probing(breaker), NOW + 6_000).probe_at
+    assert NOW + 2_000 == held(probing(breaker), NOW + 2_000).probe_at

@@ -14,15 +14,17 @@ An exception group is as permanent as its worst member. Nothing here raises, wha
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Final, Literal, TypeAlias
 
-from redrive.core.policy.catalogue import errors, http, ses, smtp, system
+from redrive.core.policy.catalogue import errors, http, system
 from redrive.core.policy.catalogue.grpc import BY_STATUS_NAME
-from redrive.core.policy.failure import Entry, Failure, FailureKind
+from redrive.core.policy.catalogue.mail import NO_RULES, MailRows
+from redrive.core.policy.classify_mail import failure_of_api_error, failure_of_mail_error
+from redrive.core.policy.failure import Entry, Failed, Failure, FailureKind, Scope
 from redrive.core.signals import DeadLetter, Requeue, RetryLater, Signal
 from redrive.core.text import code_of, cut
-from redrive.core.units import Millis, UnixMs
+from redrive.core.units import Duration, Millis, UnixMs, duration_ms
 from redrive.errors import ConfigurationError
 
 __all__ = [
@@ -44,20 +46,29 @@ class Rule:
     """A consumer's own rule, asked before every catalogue.
 
     `match` is an exception class, several, a class by name ("package.QualName"; subclasses count), or a function of
-    the error. `code` None is the class's name (PaymentDeclined to PAYMENT_DECLINED).
+    the error. `code` None is the class's name (PaymentDeclined to PAYMENT_DECLINED). `scope`: whom the failure is
+    about; "lane" costs no message an attempt and pauses the consumer for `delay`, or without one slows it down.
+    `delay`: stay away at least so long.
 
     >>> Rule(KeyError, "permanent", "UNKNOWN_ORDER").kind.value
     'permanent'
     """
 
     match: Match
-    kind: FailureKind | Literal["transient", "permanent"] = FailureKind.PERMANENT
+    kind: FailureKind | Literal["transient", "permanent", "unknown"] = FailureKind.PERMANENT
     code: str | None = None
+    scope: Scope | Literal["message", "recipient", "tenant", "lane", "connection"] = Scope.MESSAGE
+    delay: Duration | None = None
 
     def __post_init__(self) -> None:
         if self.kind not in tuple(FailureKind):
-            raise ConfigurationError(f'Rule.kind is {self.kind!r}: it must be "transient" or "permanent".')
+            raise ConfigurationError(f'Rule.kind is {self.kind!r}: it must be "transient", "permanent" or "unknown".')
+        if self.scope not in tuple(Scope):
+            raise ConfigurationError(f"Rule.scope is {self.scope!r}: it must be one of {', '.join(Scope)}.")
         object.__setattr__(self, "kind", FailureKind(self.kind))
+        object.__setattr__(self, "scope", Scope(self.scope))
+        if self.delay is not None:
+            duration_ms(self.delay, field="Rule.delay")
         if not (callable(self.match) or isinstance(self.match, str | tuple)):
             raise ConfigurationError(f"Rule.match is {self.match!r}: give exception classes, a name, or a function.")
 
@@ -72,10 +83,13 @@ class Rule:
                 return bool(_guarded(self.match, error))
 
 
-def classify(error: BaseException, rules: Sequence[Rule] = (), *, now: UnixMs) -> Failure:
+def classify(
+    error: BaseException, rules: Sequence[Rule] = (), *, now: UnixMs, mail_rules: MailRows = NO_RULES
+) -> Failure:
     """What this error says about another attempt. `now` turns a Retry-After date into a delay."""
     members = _members(error)
-    failures = [_classify_one(member, rules, now) for member in members]
+    asked = _Asked(now=now, mail_rules=mail_rules)
+    failures = [_classify_one(member, rules, asked) for member in members]
     return next((failure for failure in failures if not failure.is_retryable), failures[0])
 
 
@@ -122,58 +136,79 @@ def error_text(error: BaseException) -> str:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class _Asked:
+    """What a probe may need beside the error."""
+
+    now: UnixMs
+    mail_rules: MailRows
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class _Found:
     kind: FailureKind
     code: str
     retry_after_ms: Millis | None = None
+    scope: Scope = Scope.MESSAGE
+    cause: str | None = None
+    text: str | None = None
 
 
 def _failure(error: BaseException, found: _Found) -> Failure:
     return Failure(
         kind=found.kind,
         code=found.code,
-        text=error_text(error),
+        text=error_text(error) if found.text is None else found.text,
         error_type=error_type(error),
         retry_after_ms=found.retry_after_ms,
+        scope=found.scope,
+        cause=found.cause,
     )
 
 
-def _classify_one(error: BaseException, rules: Sequence[Rule], now: UnixMs) -> Failure:
+def _classify_one(error: BaseException, rules: Sequence[Rule], asked: _Asked) -> Failure:
     causes = tuple(_causes(error))
     for cause in causes:
         for rule in rules:
             if rule.fits(cause):
-                code = rule.code or code_of(type(cause).__name__)
-                return _failure(error, _Found(kind=FailureKind(rule.kind), code=code))
-    own = _own(error, now)
-    found = own or next((found for cause in causes[1:] if (found := _own(cause, now))), None)
-    found = found or _of_context(error, now)
-    return failure_of_unknown(error) if found is None else _failure(error, _refined(error, found, now))
+                return _failure(error, _by_rule(rule, cause))
+    own = _own(error, asked)
+    found = own or next((found for cause in causes[1:] if (found := _own(cause, asked))), None)
+    found = found or _of_context(error, asked)
+    return failure_of_unknown(error) if found is None else _failure(error, _refined(error, found, asked))
 
 
-def _own(error: BaseException, now: UnixMs) -> _Found | None:
+def _by_rule(rule: Rule, error: BaseException) -> _Found:
+    return _Found(
+        kind=FailureKind(rule.kind),
+        code=rule.code or code_of(type(error).__name__),
+        retry_after_ms=None if rule.delay is None else duration_ms(rule.delay, field="Rule.delay"),
+        scope=Scope(rule.scope),
+    )
+
+
+def _own(error: BaseException, asked: _Asked) -> _Found | None:
     """What the error itself says, without its causes."""
     for probe in _PROBES:
-        found = _guarded(probe, error, now)
+        found = _guarded(probe, error, asked)
         if found is not None:
             return found  # type: ignore[no-any-return]
     return None
 
 
-def _of_context(error: BaseException, now: UnixMs) -> _Found | None:
+def _of_context(error: BaseException, asked: _Asked) -> _Found | None:
     for context in _contexts(error):
-        found = _own(context, now)
+        found = _own(context, asked)
         if found is not None:
-            return found if found.kind is FailureKind.TRANSIENT else None
+            return None if found.kind is FailureKind.PERMANENT else found
     return None
 
 
-def _refined(error: BaseException, found: _Found, now: UnixMs) -> _Found:
+def _refined(error: BaseException, found: _Found, asked: _Asked) -> _Found:
     """A connection that failed somehow, under the code of how, where the errors below it say so."""
     if found.code != errors.CONNECTION_FAILED:
         return found
     # Clients raise their own error `from None`: the system's error is hidden from the traceback, but still there.
-    below = (_own(deeper, now) for deeper in _walk(error, lambda current: current.__cause__ or current.__context__))
+    below = (_own(deeper, asked) for deeper in _walk(error, lambda current: current.__cause__ or current.__context__))
     codes = (deeper.code for deeper in below if deeper is not None and deeper.code != errors.CONNECTION_FAILED)
     code = next((code for code in codes if code in _CONNECTION_CODES), found.code)
     return _Found(kind=found.kind, code=code, retry_after_ms=found.retry_after_ms)
@@ -186,44 +221,41 @@ _CONNECTION_CODES: Final = frozenset(
 # ------------------------------------------------------------------------------------------------ probes
 
 
-def _by_reply(error: BaseException, now: UnixMs) -> _Found | None:
-    del now
-    if not _MAIL_PACKAGES.intersection(kind.__module__.partition(".")[0] for kind in type(error).__mro__):
-        return None
-    recipients = getattr(error, "recipients", None)
-    if isinstance(recipients, dict) and recipients:
-        replies = [reply for reply in recipients.values() if isinstance(reply, tuple)]
-        verdicts = [smtp.classify_reply(reply[1], code=reply[0]).failure for reply in replies[:MAX_MEMBERS]]
-        # Some can still be reached: another attempt helps those.
-        chosen = next((verdict for verdict in verdicts if verdict.is_retryable), verdicts[0])
-        return _Found(kind=chosen.kind, code=chosen.code, retry_after_ms=chosen.retry_after_ms)
-    code = _first(error, "smtp_code", "code")
-    text = _first(error, "smtp_error", "message")
-    if not isinstance(code, int) or not 200 <= code <= 599 or not isinstance(text, str | bytes):  # noqa: PLR2004
-        return None
-    failure = smtp.classify_reply(text, code=code).failure
-    return _Found(kind=failure.kind, code=failure.code, retry_after_ms=failure.retry_after_ms)
+def _by_verdict(error: BaseException, asked: _Asked) -> _Found | None:
+    del asked
+    return _taken_over(error.failure) if isinstance(error, Failed) else None
 
 
-_MAIL_PACKAGES: Final = frozenset({"smtplib", "aiosmtplib"})
+def _by_reply(error: BaseException, asked: _Asked) -> _Found | None:
+    failure = failure_of_mail_error(error, rules=asked.mail_rules)
+    return None if failure is None else _taken_over(failure)
 
 
-def _by_aws_code(error: BaseException, now: UnixMs) -> _Found | None:
+def _by_aws_code(error: BaseException, asked: _Asked) -> _Found | None:
+    failure = failure_of_api_error(error, text=error_text(error), rules=asked.mail_rules)
+    if failure is not None:
+        found = _taken_over(failure)
+        return replace(found, text=None)  # the error's own text names the call, too
     response = _attribute(error, "response")
-    said = response.get("Error") if isinstance(response, dict) else None
-    code = said.get("Code") if isinstance(said, dict) else None
-    if not isinstance(code, str):
+    if not isinstance(response, dict) or not isinstance(response.get("Error"), dict):
         return None
-    entry = ses.BY_CODE.get(code)
-    if entry is not None:
-        return _found(
-            entry, ses.delay_of_code(code, error_text(error)) if entry.kind is FailureKind.TRANSIENT else None
-        )
     metadata = response.get("ResponseMetadata")
-    return _of_status(metadata.get("HTTPStatusCode") if isinstance(metadata, dict) else None, None, now)
+    return _of_status(metadata.get("HTTPStatusCode") if isinstance(metadata, dict) else None, None, asked.now)
 
 
-def _by_status(error: BaseException, now: UnixMs) -> _Found | None:
+def _taken_over(failure: Failure) -> _Found:
+    return _Found(
+        kind=failure.kind,
+        code=failure.code,
+        retry_after_ms=failure.retry_after_ms,
+        scope=failure.scope,
+        cause=failure.cause,
+        text=failure.text,
+    )
+
+
+def _by_status(error: BaseException, asked: _Asked) -> _Found | None:
+    now = asked.now
     response = _attribute(error, "response")
     holders = ((error, ("status_code", "status", "http_status")), (response, ("status_code", "status")))
     for status in (_attribute(holder, name) for holder, names in holders for name in names):
@@ -257,8 +289,8 @@ def _retry_after(error: BaseException, response: Any) -> Any:
     return _attribute(error, "retry_after")
 
 
-def _by_grpc(error: BaseException, now: UnixMs) -> _Found | None:
-    del now
+def _by_grpc(error: BaseException, asked: _Asked) -> _Found | None:
+    del asked
     if not any(kind.__module__.partition(".")[0] == "grpc" for kind in type(error).__mro__):
         return None
     code = _attribute(error, "code")
@@ -266,8 +298,8 @@ def _by_grpc(error: BaseException, now: UnixMs) -> _Found | None:
     return None if entry is None else _found(entry)
 
 
-def _by_class(error: BaseException, now: UnixMs) -> _Found | None:
-    del now
+def _by_class(error: BaseException, asked: _Asked) -> _Found | None:
+    del asked
     for kind in type(error).__mro__:
         for name in _names(kind):
             if name in errors.BY_NAME:
@@ -275,8 +307,8 @@ def _by_class(error: BaseException, now: UnixMs) -> _Found | None:
     return None
 
 
-def _by_errno(error: BaseException, now: UnixMs) -> _Found | None:
-    del now
+def _by_errno(error: BaseException, asked: _Asked) -> _Found | None:
+    del asked
     number = error.errno if isinstance(error, OSError) else None
     entry = system.BY_ERRNO.get(number) if isinstance(number, int) else None
     code = _attribute(error, "code")
@@ -284,8 +316,8 @@ def _by_errno(error: BaseException, now: UnixMs) -> _Found | None:
     return None if entry is None else _found(entry)
 
 
-def _by_bare_name(error: BaseException, now: UnixMs) -> _Found | None:
-    del now
+def _by_bare_name(error: BaseException, asked: _Asked) -> _Found | None:
+    del asked
     for kind in type(error).__mro__:
         if kind.__name__ in errors.BY_BARE_NAME:
             return _found(errors.BY_BARE_NAME[kind.__name__])
@@ -294,12 +326,12 @@ def _by_bare_name(error: BaseException, now: UnixMs) -> _Found | None:
     return None
 
 
-_PROBES: Final = (_by_reply, _by_aws_code, _by_status, _by_grpc, _by_class, _by_errno, _by_bare_name)
+_PROBES: Final = (_by_verdict, _by_reply, _by_aws_code, _by_status, _by_grpc, _by_class, _by_errno, _by_bare_name)
 """In this order: what one answer of the other side says is more than what its class says."""
 
 
 def _found(entry: Entry, retry_after_ms: Millis | None = None) -> _Found:
-    return _Found(kind=entry.kind, code=entry.code, retry_after_ms=retry_after_ms)
+    return _Found(kind=entry.kind, code=entry.code, retry_after_ms=retry_after_ms, scope=entry.scope, cause=entry.cause)
 
 
 # ------------------------------------------------------------------------------------------------ around an error
@@ -353,10 +385,6 @@ def _names(kind: type) -> tuple[str, str]:
 def _finality(signal: Signal) -> int:
     order: tuple[type[Signal], ...] = (DeadLetter, RetryLater, Requeue)
     return next((at for at, kind in enumerate(order) if isinstance(signal, kind)), len(order))
-
-
-def _first(error: BaseException, *names: str) -> Any:
-    return next((value for name in names if (value := _attribute(error, name)) is not None), None)
 
 
 def _attribute(holder: Any, name: str) -> Any:

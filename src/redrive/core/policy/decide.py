@@ -20,6 +20,9 @@ WAIT_IN_PROGRESS_MAX_MS: Final[Millis] = 5_000
 """A delivery whose key is being handled elsewhere looks again within these bounds: not in a hot loop, and not long
 after the other one has finished."""
 
+SPARED_DELAY_MS: Final[Millis] = 1_000
+"""A message that a failure of its lane or tenant spared comes back after so long, where that told no time."""
+
 DUPLICATE: Final = Reason(code="DUPLICATE", text="This key was already processed here; the handler did not run.")
 IN_PROGRESS: Final = Reason(code="IN_PROGRESS", text="Another delivery of this key is being handled now.")
 WORKER_LOST: Final = "WORKER_LOST"
@@ -91,13 +94,25 @@ def _used_up(made: int, retry: Retry, history: Sequence[Attempt]) -> Reason:
 
 
 def decide(
-    outcome: Failure | Signal, *, attempt: int, retry: Retry, now: UnixMs, u: float, body: bytes | None = None
+    outcome: Failure | Signal,
+    *,
+    attempt: int,
+    retry: Retry,
+    now: UnixMs,
+    u: float,
+    body: bytes | None = None,
+    has_kept: bool = False,
+    history: Sequence[Attempt] = (),
 ) -> Settlement:
     """How a delivery ends whose handler failed or sent a signal in `attempt`.
 
     `u` in [0, 1) is the draw for the backoff. `body` replaces the stored body on a retry (`settlement.Retry`).
     A delay told by a server (Retry-After) is honoured at least: the backoff may only lengthen it. A delay asked for
     by `RetryLater` is taken as it is. Nothing waits longer than ten years.
+
+    A failure that spares the message (its lane's, its tenant's) costs no attempt, however often it comes: what bounds
+    it is the message's lifetime. With `has_kept` it does cost one: only a retry carries what the handler kept. An
+    outcome that was unknown before (`history`) and is so again goes to a person: a third try could be a third effect.
     """
     match outcome:
         case DeadLetter():
@@ -105,8 +120,14 @@ def decide(
         case Requeue():
             due_at = now + min(outcome.delay_ms, MAX_DELAY_MS)
             return settlement.Requeue(due_at=due_at, reason=_reason("REQUEUED_BY_HANDLER", outcome.reason))
-        case Failure() if outcome.kind is FailureKind.PERMANENT:
+        case Failure() if outcome.spares_message and not has_kept:
+            delay = SPARED_DELAY_MS if outcome.retry_after_ms is None else outcome.retry_after_ms
+            return settlement.Requeue(due_at=now + min(delay, MAX_DELAY_MS), reason=_reason(outcome.code, outcome.text))
+        case Failure() if outcome.kind is FailureKind.PERMANENT and not outcome.spares_message:
             return settlement.DeadLetter(reason=_reason(outcome.code, outcome.text))
+        case Failure() if outcome.kind is FailureKind.UNKNOWN and _was_unknown(outcome, history):
+            text = f"{outcome.text} (again without an answer; it may have been done, once or twice)"
+            return settlement.DeadLetter(reason=_reason(outcome.code, text))
         case RetryLater():
             reason, wait = _reason("RETRY_LATER", outcome.reason), outcome.delay_ms
             delay = retry.delay_ms(attempt, u) if wait is None else wait
@@ -119,6 +140,10 @@ def decide(
         text = f"{reason.text} (attempt {attempt} of {retry.max_attempts})"
         return settlement.DeadLetter(reason=Reason(code=exhausted_code(reason.code), text=text))
     return settlement.Retry(due_at=now + min(delay, MAX_DELAY_MS), reason=reason, body=body)
+
+
+def _was_unknown(failure: Failure, history: Sequence[Attempt]) -> bool:
+    return any(entry.error_code == failure.code for entry in history)
 
 
 def _reason(code: str, text: str) -> Reason:

@@ -140,20 +140,23 @@ class BreakerState(StrEnum):
 
 
 class BreakerEvent(StrEnum):
-    """What moves a breaker. ABANDON: the probe ended without an answer (shutdown, lost lease, permanent failure)."""
+    """What moves a breaker. ABANDON: the probe ended without an answer (shutdown, lost lease, permanent failure).
+    HOLD: the other side told that it takes nothing for a while.
+    """
 
     TRIP = "trip"
     PROBE = "probe"
     SUCCEED = "succeed"
     FAIL = "fail"
     ABANDON = "abandon"
+    HOLD = "hold"
 
 
 _S, _E = BreakerState, BreakerEvent
 BREAKER_TRANSITIONS: Final[dict[BreakerState, dict[BreakerEvent, BreakerState]]] = {
-    _S.CLOSED: {_E.TRIP: _S.OPEN, _E.SUCCEED: _S.CLOSED, _E.FAIL: _S.CLOSED},
-    _S.OPEN: {_E.PROBE: _S.HALF_OPEN, _E.SUCCEED: _S.OPEN, _E.FAIL: _S.OPEN},
-    _S.HALF_OPEN: {_E.SUCCEED: _S.CLOSED, _E.FAIL: _S.OPEN, _E.ABANDON: _S.OPEN},
+    _S.CLOSED: {_E.TRIP: _S.OPEN, _E.SUCCEED: _S.CLOSED, _E.FAIL: _S.CLOSED, _E.HOLD: _S.OPEN},
+    _S.OPEN: {_E.PROBE: _S.HALF_OPEN, _E.SUCCEED: _S.OPEN, _E.FAIL: _S.OPEN, _E.HOLD: _S.OPEN},
+    _S.HALF_OPEN: {_E.SUCCEED: _S.CLOSED, _E.FAIL: _S.OPEN, _E.ABANDON: _S.OPEN, _E.HOLD: _S.OPEN},
 }
 """{state: {event: next state}}. While open, results still come from deliveries started before: they change nothing."""
 
@@ -229,6 +232,14 @@ def failed(breaker: Breaker, policy: BreakerPolicy, *, now: UnixMs, u: float) ->
     opened = breaker.opened + 1
     probe_at = now + min(max(policy.probe.delay_ms(opened, u), 0), MAX_DELAY_MS)
     return Breaker(state=BreakerState.OPEN, failures=failures, opened=opened, probe_at=probe_at)
+
+
+def held(breaker: Breaker, until: UnixMs) -> Breaker:
+    """After the other side told that it takes nothing before `until`; then one probe may go. Of two such answers the
+    later time holds, except that a probe's own answer is the newest there is.
+    """
+    waits = (until, breaker.probe_at or 0) if breaker.state is BreakerState.OPEN else (until,)
+    return replace(breaker, state=_advance(breaker, BreakerEvent.HOLD), probe_at=max(waits))
 
 
 def abandoned(breaker: Breaker, now: UnixMs) -> Breaker:

@@ -67,14 +67,14 @@ def test_a_reply_that_breaks_the_protocol_is_transient(reply: str) -> None:
         ("452 4.2.2 mailbox full", TRANSIENT, MailCause.MAILBOX_FULL, None),
         ("550 5.2.2 mailbox over quota", PERMANENT, MailCause.MAILBOX_FULL, None),
         ("454 Throttling failure: Maximum sending rate exceeded.", TRANSIENT, MailCause.RATE, None),
-        ("454 Throttling failure: Daily message quota exceeded.", TRANSIENT, MailCause.QUOTA, 21_600_000),
-        ("454 4.7.0 Temporary authentication failure", TRANSIENT, MailCause.AUTH, None),
-        ("535 5.7.8 Authentication credentials invalid", PERMANENT, MailCause.AUTH, None),
+        ("454 Throttling failure: Daily message quota exceeded.", TRANSIENT, MailCause.QUOTA, 3_600_000),
+        ("454 4.7.0 Temporary authentication failure", TRANSIENT, MailCause.AUTH, 60_000),
+        ("535 5.7.8 Authentication credentials invalid", PERMANENT, MailCause.AUTH, 300_000),
         ("552 5.3.4 message too big", PERMANENT, MailCause.CONTENT, None),
         ("552 5.5.3 too many recipients", TRANSIENT, MailCause.RATE, None),
         ("554 5.7.1 Spam detected", PERMANENT, MailCause.BLOCKED, None),
         ("554 Please try again later", TRANSIENT, MailCause.OTHER, 3_600_000),
-        ("451 try again in 999999 hours", TRANSIENT, MailCause.OTHER, MAX_TOLD_DELAY_MS),
+        ("451 try again in 999999 hours", TRANSIENT, MailCause.SYSTEM, MAX_TOLD_DELAY_MS),
     ],
 )  # fmt: skip
 def test_the_text_may_say_more_than_the_code(

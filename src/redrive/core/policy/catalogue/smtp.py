@@ -1,37 +1,51 @@
-"""SMTP replies: what a mail server's answer means for the message, the recipient and the connection.
+"""SMTP replies: what a mail server's answer means for the message, the recipient, the lane and the connection.
 
-Read in this order, the first that speaks decides: a reply that breaks the protocol; what the text says plainly
-(greylisting, limits, a full mailbox: servers send them under codes that say something else); the enhanced code;
-the basic code. An enhanced class of 4 or 5 wins over the basic code's, which is often only a vague 550 or 554.
-Source: RFC 5321 §4.2, RFC 3463 and the IANA registry of enhanced status codes; texts of well-known servers.
+Asked in this order, the first that speaks decides: whether the reply breaks the protocol; a team's own rules; what the
+text says plainly of limits (greylisting, rates, quotas: servers send them under codes that say something else); the
+enhanced codes of addresses; texts of full mailboxes, blocks and unknown users; pairs of codes; codes of log-in; the
+enhanced code; a text that says "later"; the basic code; the first digit. An enhanced class of 4 or 5 wins over the
+basic code's, which is often only a vague 550 or 554.
+
+The rows are data, each with its source: smtp_texts.py and smtp_codes.py.
 """
 
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
-from enum import StrEnum
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from functools import lru_cache
 from typing import Final
 
-from redrive.core.policy.failure import Failure, FailureKind
+from redrive.core.policy.catalogue.mail import (
+    MAX_TOLD_DELAY_MS,
+    NO_RULES,
+    SUPPRESSING,
+    Answer,
+    MailCause,
+    MailRow,
+    MailRows,
+    failure_by,
+    find_row,
+)
+from redrive.core.policy.catalogue.smtp_codes import ADDRESSES, BASIC, CLASSES, ENHANCED, PAIRS
+from redrive.core.policy.catalogue.smtp_texts import (
+    ADDRESS_TEXTS,
+    BLOCKS,
+    FULL,
+    LATER,
+    LIMITS,
+    LONG_DELAY_MS,
+    QUOTA_DELAY_MS,
+)
+from redrive.core.policy.failure import Failure, FailureKind, Scope
 from redrive.core.text import clean, cut
-from redrive.core.units import Millis
 
-
-class MailCause(StrEnum):
-    """What the reply is about. Only BAD_RECIPIENT is a reason to stop writing to that address."""
-
-    BAD_RECIPIENT = "bad_recipient"
-    MAILBOX_FULL = "mailbox_full"
-    GREYLISTED = "greylisted"
-    RATE = "rate"
-    QUOTA = "quota"
-    BLOCKED = "blocked"
-    AUTH = "auth"
-    CONTENT = "content"
-    CONNECTION = "connection"
-    PROTOCOL_ERROR = "protocol_error"
-    OTHER = "other"
+__all__ = [
+    "ADDRESSES", "ADDRESS_TEXTS", "BASIC", "BLOCKS", "BROKEN", "CLASSES", "ENHANCED", "FULL", "LATER", "LIMITS",
+    "LONG_DELAY_MS", "LOST_AFTER_DATA", "MAX_TOLD_DELAY_MS", "OUTCOME_UNKNOWN", "PAIRS", "QUOTA_DELAY_MS", "ROWS",
+    "MailCause", "MailVerdict", "Reply", "classify_reply", "outcome_unknown", "parse_reply",
+]  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -46,28 +60,25 @@ class Reply:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MailVerdict:
-    """The failure, what it is about, and whether to stop sending to this recipient."""
+    """The failure, what it is about, the reply, and the row of the catalogue that decided."""
 
     failure: Failure
     cause: MailCause
     reply: Reply
+    source: str = ""
 
     @property
     def suppress(self) -> bool:
-        """Whether the address itself is bad for good."""
-        return self.cause is MailCause.BAD_RECIPIENT and not self.failure.is_retryable
+        """Whether the address itself is bad for good: a reason to stop writing to it."""
+        return self.cause in SUPPRESSING and not self.failure.is_retryable
 
+
+MAX_CODES: Final = 1_024
+"""Combinations of codes whose rows are remembered."""
 
 MAX_LINES: Final = 100
 MAX_LINE_CHARS: Final = 1_000
 """RFC 5321 §4.5.3.1.5 allows 512 octets a line; beyond these limits a reply is cut."""
-
-LONG_DELAY_MS: Final[Millis] = 3_600_000
-"""A limit reported under a permanent code is a limit per hour or day, not per second."""
-QUOTA_DELAY_MS: Final[Millis] = 6 * 3_600_000
-"""A daily quota: look again a few times a day."""
-MAX_TOLD_DELAY_MS: Final[Millis] = 86_400_000
-"""A text that asks for more than a day is taken as a day."""
 
 _LINE: Final = re.compile(r"(\d{3})(?:[ -](.*))?", re.ASCII | re.DOTALL)
 _ENHANCED: Final = re.compile(r"([245]\.\d{1,3}\.\d{1,3})(?!\S)[ \t]*", re.ASCII)
@@ -98,116 +109,75 @@ def _parse_line(line: str, code: int | None) -> tuple[int, str | None, str]:
     return (number, enhanced[1], rest[enhanced.end() :]) if enhanced else (number, None, rest)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Rule:
-    """One row: all that is given must match. `kind` None: by the reply's class."""
-
-    cause: MailCause
-    text: re.Pattern[str] | None = None
-    enhanced: re.Pattern[str] | None = None
-    codes: frozenset[int] = frozenset()
-    reply_class: int | None = None
-    kind: FailureKind | None = None
-    delay_ms: Millis | None = None
-    source: str
-
-    def fits(self, reply: Reply, reply_class: int) -> bool:
-        """Whether this row speaks of the reply."""
-        return (
-            (self.text is None or self.text.search(reply.text) is not None)
-            and (self.enhanced is None or self.enhanced.fullmatch(reply.enhanced or "") is not None)
-            and (not self.codes or reply.code in self.codes)
-            and (self.reply_class is None or self.reply_class == reply_class)
-        )
-
-
-def _says(*phrases: str) -> re.Pattern[str]:
-    return re.compile("|".join(phrases), re.IGNORECASE)
-
-
-_TRANSIENT: Final = FailureKind.TRANSIENT
-_PERMANENT: Final = FailureKind.PERMANENT
-_RULES: Final = (
-    _Rule(
-        cause=MailCause.GREYLISTED, kind=_TRANSIENT, source="RFC 6647 (greylisting), servers that answer 5xx",
-        text=_says(r"gr[ae]y[- ]?list"),
-    ),
-    _Rule(
-        cause=MailCause.QUOTA, kind=_TRANSIENT, delay_ms=QUOTA_DELAY_MS, source="Amazon SES, SMTP response codes",
-        text=_says("daily message quota", "daily (sending )?(quota|limit)"),
-    ),
-    _Rule(
-        cause=MailCause.CONNECTION, kind=_TRANSIENT, source="RFC 5321 §3.8, servers that limit connections",
-        text=_says("too many (concurrent )?(smtp )?connections", "connection limit"),
-    ),
-    _Rule(
-        cause=MailCause.RATE, kind=_TRANSIENT, source="RFC 5321 §4.5.3.1.10: more recipients another time",
-        text=_says("too many recipients"),
-    ),
-    _Rule(
-        cause=MailCause.RATE, kind=_TRANSIENT, delay_ms=LONG_DELAY_MS, reply_class=5,
-        source="servers that answer a limit with 5xx",
-        text=_says("(message|sending|rate|hourly) limit", "(limit|rate) exceeded", "too many messages", "throttl"),
-    ),
-    _Rule(
-        cause=MailCause.RATE, kind=_TRANSIENT, source="servers that answer a limit with 4xx; Amazon SES",
-        text=_says("limit exceeded", "rate exceeded", "(sending|rate) limit", "too many messages", "throttl"),
-    ),
-    _Rule(cause=MailCause.MAILBOX_FULL, enhanced=re.compile(r"[45]\.2\.2"), source="RFC 3463 §3.3, X.2.2"),
-    _Rule(
-        cause=MailCause.MAILBOX_FULL, source="texts of well-known servers",
-        text=_says("mailbox (is )?full", "over ?quota", "quota exceeded", "exceeded (its |their )?storage"),
-    ),
-    _Rule(
-        cause=MailCause.BAD_RECIPIENT, source="RFC 3463 §3.2, RFC 7505",
-        enhanced=re.compile(r"5\.1\.(0|1|2|3|6|10)"),
-    ),
-    _Rule(
-        cause=MailCause.BLOCKED, source="texts of well-known servers",
-        text=_says("dnsbl", r"\brbl\b", "bl(ack|ock) ?list", r"\bblocked\b", r"\bspam", "unsolicited", "reputation"),
-    ),
-    _Rule(
-        cause=MailCause.BAD_RECIPIENT, reply_class=5, source="texts of well-known servers",
-        text=_says(
-            "no such (user|recipient|mailbox|address)", "(user|recipient|mailbox|address) (is )?(unknown|not found)",
-            "unknown (user|recipient|mailbox)", "(doesn.?t|does not) have an? .{0,40}account", "does not exist",
-            "invalid (recipient|mailbox)", "no mailbox (here )?by that name",
-        ),
-    ),
-    _Rule(cause=MailCause.AUTH, codes=frozenset({432, 454, 530, 534, 535, 538}), source="RFC 4954 §6"),
-    _Rule(cause=MailCause.CONNECTION, kind=_TRANSIENT, codes=frozenset({421}), source="RFC 5321 §3.8"),
-    _Rule(cause=MailCause.CONTENT, enhanced=re.compile(r"[45]\.(3\.4|6\.\d+|2\.3)"), source="RFC 3463 §3.4, §3.7"),
-    _Rule(cause=MailCause.CONTENT, codes=frozenset({552}), source="RFC 5321 §4.2.2"),
-    _Rule(cause=MailCause.BLOCKED, enhanced=re.compile(r"[45]\.7\.\d+"), source="RFC 3463 §3.8, security or policy"),
-    _Rule(
-        cause=MailCause.OTHER, kind=_TRANSIENT, delay_ms=LONG_DELAY_MS, reply_class=5,
-        text=_says("(try|retry) (again )?later"), source="a text that says later wins over a code that says never",
-    ),
-    _Rule(cause=MailCause.OTHER, source="RFC 5321 §4.2.1, the first digit"),
+_LOG_IN: Final = tuple(row for row in BASIC if row.cause is MailCause.AUTH)
+ROWS: Final[tuple[MailRow, ...]] = (
+    *LIMITS, *ADDRESSES, *FULL, *BLOCKS, *ADDRESS_TEXTS, *PAIRS, *_LOG_IN, *ENHANCED, *LATER, *BASIC,
 )  # fmt: skip
+"""The catalogue in the order it is asked; after it come a team's last rules, then the first digit."""
+
+BROKEN: Final = MailRow(
+    what="a reply without a code, or whose lines differ",
+    cause=MailCause.PROTOCOL_ERROR,
+    verdict=FailureKind.TRANSIENT,
+    source="RFC 5321 §4.2.1: every line of a reply has the same code",
+)
+LOST_AFTER_DATA: Final = MailRow(
+    what="connection lost after the end of DATA, before an answer",
+    cause=MailCause.OUTCOME,
+    verdict=FailureKind.UNKNOWN,
+    delay_ms=900_000,
+    source="RFC 5321 §4.5.3.2.6, §6.1, RFC 1047: the server may have taken the message",
+)
+OUTCOME_UNKNOWN: Final = "SMTP_OUTCOME_UNKNOWN"
+"""Code of a failure after which nobody knows whether the message was taken."""
 
 
-def classify_reply(reply: str | bytes | Reply, *, code: int | None = None) -> MailVerdict:
+def classify_reply(reply: str | bytes | Reply, *, code: int | None = None, rules: MailRows = NO_RULES) -> MailVerdict:
     """What a negative reply means. A reply that breaks the protocol is transient: the next server may not."""
     parsed = reply if isinstance(reply, Reply) else parse_reply(reply, code=code)
+    digit = int((parsed.enhanced or str(parsed.code))[0])
+    if digit == 2:  # noqa: PLR2004 - a success in the enhanced code says nothing about a failure
+        digit = parsed.code // 100
+    answer = Answer(code=parsed.code, enhanced=parsed.enhanced or "", text=parsed.text.lower(), digit=digit)
     if not parsed.is_consistent:
-        failure = Failure(kind=_TRANSIENT, code="SMTP_PROTOCOL_ERROR", text=cut(parsed.text) or "an empty reply")
-        return MailVerdict(failure=failure, cause=MailCause.PROTOCOL_ERROR, reply=parsed)
-    reply_class = int((parsed.enhanced or str(parsed.code))[0])
-    if reply_class == 2:  # noqa: PLR2004 - a success in the enhanced code says nothing about a failure
-        reply_class = parsed.code // 100
-    rule = next(rule for rule in _RULES if rule.fits(parsed, reply_class))
-    kind = rule.kind or (_PERMANENT if reply_class == 5 else _TRANSIENT)  # noqa: PLR2004
-    delay_ms = (_told_delay_ms(parsed.text) or rule.delay_ms) if kind is _TRANSIENT else None
-    text = " ".join(part for part in (str(parsed.code), parsed.enhanced, parsed.text) if part)
-    failure = Failure(kind=kind, code=f"SMTP_{parsed.code}", text=cut(text), retry_after_ms=delay_ms)
-    return MailVerdict(failure=failure, cause=rule.cause, reply=parsed)
+        text = cut(parsed.text) or "an empty reply"
+        return _verdict(BROKEN, answer, parsed, code="SMTP_PROTOCOL_ERROR", text=text)
+    row = next(row for row in _asked(answer, rules) if row is not None)
+    text = cut(" ".join(part for part in (str(parsed.code), parsed.enhanced, parsed.text) if part))
+    return _verdict(row, answer, parsed, code=f"SMTP_{parsed.code}", text=text)
 
 
-_TOLD: Final = re.compile(r"\b(\d{1,6})\s{0,3}(s|secs?|seconds?|m|mins?|minutes?|h|hrs?|hours?)\b", re.IGNORECASE)
-_UNIT_MS: Final = {"s": 1_000, "m": 60_000, "h": 3_600_000}
+def _asked(answer: Answer, rules: MailRows) -> Iterator[MailRow | None]:
+    yield find_row(answer, rules.first)
+    rows = _by_codes(answer.code, answer.enhanced, answer.digit)
+    yield next((row for row in rows if row.text is None or row.text.search(answer.text)), None)
+    yield find_row(answer, rules.last)
+    yield find_row(answer, CLASSES)
 
 
-def _told_delay_ms(text: str) -> Millis | None:
-    found = _TOLD.search(text)
-    return min(int(found[1]) * _UNIT_MS[found[2][0].lower()], MAX_TOLD_DELAY_MS) if found else None
+@lru_cache(maxsize=MAX_CODES)
+def _by_codes(code: int, enhanced: str, digit: int) -> tuple[MailRow, ...]:
+    """The rows that only the text can still rule out, and the first that it cannot."""
+    answer = Answer(code=code, enhanced=enhanced, digit=digit)
+    rows = [row for row in ROWS if replace(row, text=None).fits(answer)]
+    first = next((at for at, row in enumerate(rows) if row.text is None), len(rows))
+    return tuple(rows[: first + 1])
+
+
+def _verdict(row: MailRow, answer: Answer, reply: Reply, *, code: str, text: str) -> MailVerdict:
+    failure = failure_by(row, answer, code=code, text=text)
+    return MailVerdict(failure=failure, cause=row.cause, reply=reply, source=row.source)
+
+
+def outcome_unknown(text: str) -> Failure:
+    """The failure of an attempt whose message was sent to its last byte, and no answer came."""
+    row = LOST_AFTER_DATA
+    told = cut(text) if text.strip() else "the connection was lost"
+    return Failure(
+        kind=FailureKind.UNKNOWN,
+        code=OUTCOME_UNKNOWN,
+        text=f"No answer after the end of DATA ({told}): the message may have been taken.",
+        retry_after_ms=row.delay_ms,
+        scope=Scope.MESSAGE,
+        cause=str(row.cause),
+    )
