@@ -43,7 +43,7 @@ def answers() -> dict[str, Any]:
     return {
         "`redrive dlq list`": views.page_document(Page(letters=(_summary(),), cursor="b3BhcXVl")),
         "`redrive dlq show`": views.letter_view_document(_letter()),
-        "`redrive dlq stats`": views.stats_document(_stats(), (_group(),)),
+        "`redrive dlq stats`": views.stats_document(_stats(), (_group(),), last_hour=1),
         "`redrive dlq redrive --dry-run`": views.plan_document(_plan()),
         "`redrive dlq redrive`, `resume`, `abort`, `jobs JOB`": views.job_view_document(_job_view()),
         "`redrive dlq jobs`": {"jobs": [views.job_document(_job())]},

@@ -21,10 +21,11 @@ from redrive import errors
 from redrive.cli.root import SECTIONS
 from redrive.cli.root import app as command_line
 from redrive.core import delivery, idempotency, redrive
+from redrive.core.alerts import ALERT_TRANSITIONS
 from redrive.core.letters import review
 from redrive.core.policy import flow
 from redrive.core.policy.catalogue import errors as error_catalogue
-from redrive.core.policy.catalogue import grpc, ses, system
+from redrive.core.policy.catalogue import grpc, mail, ses, ses_events, smtp, system
 from redrive.core.policy.catalogue.http import entry_of_status
 from redrive.core.policy.failure import Entry
 from redrive.core.topology.verify import CATALOGUE
@@ -152,13 +153,14 @@ def _default(field: dataclasses.Field[Any]) -> str:
     value = field.default
     if field.name.endswith(MS) and isinstance(value, int):
         return f"`{value}ms`" if value % 1_000 else f"`{value // 1_000}s`"
-    return "not set" if value is None else f"`{value}`"
+    return "not set" if value is None or value == () else f"`{value}`"
 
 
 def _kind(field: dataclasses.Field[Any]) -> str:
     if field.name.endswith(MS):
         return "duration"
-    return {"str": "text", "int": "whole number", "int | None": "whole number"}.get(str(field.type), str(field.type))
+    kinds = {"str": "text", "int": "whole number", "int | None": "whole number"}
+    return {**kinds, "tuple[MailRule, ...]": "tables, or a file of them"}.get(str(field.type), str(field.type))
 
 
 def _metrics() -> str:
@@ -194,6 +196,11 @@ def _states() -> str:
         ("A letter", "Where a person stands with a dead letter.", review.TRANSITIONS),
         ("A redrive job", "Stored before it starts; anyone can resume it.", redrive.JOB_TRANSITIONS),
         ("A breaker", "Stops taking messages while every one fails.", flow.BREAKER_TRANSITIONS),
+        (
+            "An alert",
+            "Each turn into firing or resolved is told once; what cannot be read changes nothing.",
+            ALERT_TRANSITIONS,
+        ),
     )
     parts = ["# States", "Each machine is one table in the code. What is not in it is refused."]
     for title, text, transitions in tables:
@@ -240,6 +247,50 @@ def _catalogues() -> Iterable[tuple[str, list[tuple[str, ...]]]]:
     yield "gRPC status", _entries(grpc.BY_STATUS_NAME)
     yield "AWS and SES error codes", _entries(ses.BY_CODE)
     yield "Operating system errors", _entries({name: system.BY_ERRNO_NAME[name] for name in _ERRNOS})
+
+
+_MAIL_INTRO: Final = """\
+What answers of mail servers and of Amazon SES mean: a verdict (transient, permanent, or an outcome nobody knows), what
+it is about, whom it concerns, and how long to stay away at least. Rows are asked from top to bottom, and the first that
+fits decides; your own rules stand over them (see [Mail](../how-to/mail.md)). Where a row has no verdict, the first
+digit of the enhanced code gives it, else that of the basic code. A time that a text tells ("in 300 seconds") wins over
+a row's. What concerns the lane costs no message an attempt.
+"""
+
+_MAIL_TABLES: Final = (
+    ("SMTP: texts about limits, asked first", smtp.LIMITS),
+    ("SMTP: enhanced codes of addresses", smtp.ADDRESSES),
+    ("SMTP: texts about mailboxes, blocks and addresses", (*smtp.FULL, *smtp.BLOCKS, *smtp.ADDRESS_TEXTS)),
+    ("SMTP: basic and enhanced code together", smtp.PAIRS),
+    ("SMTP: enhanced codes", smtp.ENHANCED),
+    ("SMTP: a text that says later", smtp.LATER),
+    ("SMTP: basic codes (those of log-in before the enhanced ones)", smtp.BASIC),
+    ("SMTP: what is left", (*smtp.CLASSES, smtp.BROKEN, smtp.LOST_AFTER_DATA)),
+    ("Amazon SES: codes with several meanings", ses.TEXTS),
+    ("Amazon SES: error codes", ses.ROWS),
+)
+
+
+def _mail() -> str:
+    causes = [(f"`{cause}`", f"`{scope}`", text) for cause, (scope, text) in mail.CAUSES.items()]
+    parts = ["# What mail servers answer", _MAIL_INTRO, "## Causes", _table(("cause", "concerns", "meaning"), causes)]
+    head = ("answer", "fits", "verdict", "cause", "concerns", "stay away", "laid down in")
+    for title, rows in _MAIL_TABLES:
+        parts += [f"## {title}", _table(head, [_mail_row(row) for row in rows])]
+    bounces = [(f"`{row.type}/{row.subtype}`", row.kind, f"`{row.cause}`", "yes" if row.is_fact else "",
+                row.source) for row in ses_events.BOUNCES]  # fmt: skip
+    parts += ["## Amazon SES: bounces", "`is a fact`: the receiving server's own words do not change it."]
+    parts += [_table(("type and subtype", "verdict", "cause", "is a fact", "laid down in"), bounces)]
+    return _joined(parts)
+
+
+def _mail_row(row: mail.MailRow) -> tuple[str, ...]:
+    fits = [f"`{code}`" for code in sorted(map(str, row.codes))]
+    fits += [f"code `{row.enhanced.pattern}`"] if row.enhanced is not None else []
+    fits += [f"text `{row.text.pattern}`"] if row.text is not None else []
+    fits += [f"{row.digit}yz"] if row.digit is not None else []
+    wait = "" if row.delay_ms is None else f"{row.delay_ms // 1_000} s"
+    return (row.what, ", ".join(fits), row.verdict or "", f"`{row.cause}`", f"`{row.about}`", wait, row.source)
 
 
 _STATUSES: Final = (200, 400, 401, 403, 404, 408, 409, 410, 413, 415, 422, 423, 425, 429, 500, 501, 502, 503, 504, 505)
@@ -341,6 +392,7 @@ _PAGES: Final[dict[str, Callable[[], str]]] = {
     "events.md": _events,
     "json.md": answers.page,
     "losses.md": _losses,
+    "mail.md": _mail,
     "metrics.md": _metrics,
     "reasons.md": _reasons,
     "settings.md": _settings,

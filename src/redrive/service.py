@@ -6,6 +6,7 @@ by a `Selection` and works in bounded pages, so that a million letters need no m
 
 from __future__ import annotations
 
+import asyncio
 import os
 import secrets
 import socket
@@ -23,10 +24,14 @@ from redrive.core.units import Millis, UnixMs
 from redrive.errors import ConfigurationError, NotFoundError, TransitionError, UnsupportedError
 from redrive.runtime.adapters import check_file, masked, restore_file
 from redrive.runtime.app import Redrive
+from redrive.runtime.archive import Archive
 from redrive.runtime.backend import FileReport
 from redrive.runtime.redriver import OnProgress, Redriver, Returned, came_back, tell_job
 
 PAGE: Final = 500
+REMOVE_BATCH: Final = 100
+"""Whole letters held in memory at once."""
+LAST_HOUR_MS: Final[Millis] = 3_600_000
 MAX_PAGE: Final = 1_000
 MAX_IDS: Final = 10_000
 SHOWN: Final = 50
@@ -201,6 +206,11 @@ class Service:
         """Counts over a selection."""
         return await self._app.backend.letters.stats(selection, top=top)
 
+    async def died_last_hour(self, selection: Selection) -> int:
+        """How many of these letters died within the last hour."""
+        since = max(self._app.clock.now() - LAST_HOUR_MS, selection.since or 0)
+        return (await self.stats(replace(selection, since=since), top=1)).total
+
     async def groups(self, selection: Selection, *, limit: int = 20) -> tuple[Group, ...]:
         """The problems behind these letters, the largest first."""
         stats = await self.stats(selection, top=limit)
@@ -368,6 +378,59 @@ class Service:
             if why is None:
                 self._app.events.emit("letter.reviewed", letter_id=letter_id, to=str(to), actor=actor, note=note)
         return answers
+
+    # ------------------------------------------------------------------------------------------- out, in, away
+
+    async def whole(
+        self, selection: Selection, *, limit: int | None = None, on_count: Counted | None = None
+    ) -> AsyncIterator[Letter]:
+        """These letters with everything in them, oldest first. Looking changes nothing."""
+        async for summary in self._selected(selection, limit=limit, on_count=on_count):
+            found = await self._app.backend.letters.get(summary.id)
+            if found is not None:
+                yield found[0]
+
+    async def take_in(self, letters: Sequence[Letter]) -> int:
+        """Store letters that were exported; how many the store did not have yet. Those it has stay as they are."""
+        ids = tuple(letter.id for letter in letters)
+        page = await self._app.backend.letters.find(Selection(ids=ids), limit=max(1, len(ids)))
+        fresh = [replace(letter, outstanding_job=None) for letter in letters]
+        await self._app.backend.letters.put(fresh)
+        return len(set(ids)) - len(page.letters)
+
+    async def remove(
+        self,
+        selection: Selection,
+        *,
+        actor: str,
+        note: str = "",
+        archive: Archive | None = None,
+        limit: int | None = None,
+        on_count: Counted | None = None,
+    ) -> int:
+        """Remove these letters for good; how many went. Each is in the archive, on disk, before it goes. Killed in
+        between, some went and the archive has more than those. What a redrive job holds stays.
+        """
+        removed = 0
+        batch: list[Letter] = []
+
+        async def flush() -> int:
+            if archive is not None:
+                await asyncio.to_thread(archive.write, batch)
+            these = replace(selection, ids=tuple(letter.id for letter in batch))
+            gone = await self._app.backend.letters.prune(now=self._app.clock.now(), limit=len(batch), selection=these)
+            batch.clear()
+            return gone
+
+        async for letter in self.whole(selection, limit=limit, on_count=on_count):
+            if letter.outstanding_job is None:
+                batch.append(letter)
+            if len(batch) >= REMOVE_BATCH:
+                removed += await flush()
+        removed += await flush() if batch else 0
+        if removed:
+            self._app.events.emit("letters.removed", count=removed, actor=actor, note=note)
+        return removed
 
     # ------------------------------------------------------------------------------------------- backup
 

@@ -125,10 +125,13 @@ def _audit(entry: AuditEntry) -> Document:
     return {"at": instant(entry.at), "actor": entry.actor, "action": entry.action, "note": entry.note}
 
 
-def stats_document(stats: LetterStats, groups: Sequence[Group] = ()) -> Document:
-    """Counts; every mapping has its largest entry first. `groups` are the problems behind them."""
+def stats_document(stats: LetterStats, groups: Sequence[Group] = (), *, last_hour: int = 0) -> Document:
+    """Counts; every mapping has its largest entry first. `groups` are the problems behind them; `last_hour` is how
+    many of the letters died within it.
+    """
     return {
         "total": stats.total,
+        "last_hour": last_hour,
         "by_state": stats.by_state,
         "by_queue": stats.by_queue,
         "by_reason": stats.by_reason,

@@ -122,7 +122,9 @@ class _ServerThread(threading.Thread):
         self._loop, self._stopping = asyncio.get_running_loop(), asyncio.Event()
         reader = TallyReader(self._directory)
         readiness = FleetReadiness(reader, self._processes)
-        probes = Probes(self._app, Metrics(others=reader.tallies), readiness=readiness)
+        probes = Probes(
+            self._app, Metrics(others=reader.tallies, prefix=self._app.settings.metrics_prefix), readiness=readiness
+        )
         host, port = address_of(self._app, self._options)
         async with HttpServer(probes_app(self._app, probes), host=host, port=port) as server:
             self._url = server.url

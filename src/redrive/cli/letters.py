@@ -130,24 +130,25 @@ def stats(
     """
     selection = filters.selection()
 
-    async def look(service: Service) -> tuple[LetterStats, tuple[Group, ...]]:
-        return await service.stats(selection, top=top), await service.groups(selection, limit=top)
+    async def look(service: Service) -> tuple[LetterStats, tuple[Group, ...], int]:
+        found = await service.stats(selection, top=top)
+        return found, await service.groups(selection, limit=top), await service.died_last_hour(selection)
 
-    found, groups = where.run(look)
+    found, groups, last_hour = where.run(look)
     if where.is_json:
         from redrive.views import stats_document
 
-        print_json(stats_document(found, groups))
+        print_json(stats_document(found, groups, last_hour=last_hour))
         return
-    _print_stats(found, groups)
+    _print_stats(found, groups, last_hour)
 
 
-def _print_stats(stats: LetterStats, groups: tuple[Group, ...]) -> None:
+def _print_stats(stats: LetterStats, groups: tuple[Group, ...], last_hour: int) -> None:
     if not stats.total:
         note("No dead letters.")
         return
     now = time.time_ns() // 1_000_000
-    facts([("letters", stats.total), ("oldest open", ago(stats.oldest_at, now))])
+    facts([("letters", stats.total), ("in the last hour", last_hour), ("oldest open", ago(stats.oldest_at, now))])
     say("")
     table(
         ("group", "problem", "queue", "letters", "first failed"),

@@ -7,7 +7,7 @@ from typing import Annotated, Any, Final
 import typer
 from typer.core import TyperGroup
 
-from redrive.cli import in_place, jobs, letters, messages, processes, push, storage, topology
+from redrive.cli import archive, in_place, jobs, letters, messages, processes, push, storage, topology, watching
 
 SECTIONS: Final[dict[str, tuple[str, ...]]] = {
     "Try it": ("demo",),
@@ -15,7 +15,7 @@ SECTIONS: Final[dict[str, tuple[str, ...]]] = {
     "Send": ("publish",),
     "Dead letters": ("dlq",),
     "RabbitMQ": ("topology",),
-    "Look after": ("queues", "backup", "restore"),
+    "Look after": ("doctor", "alerts", "metrics", "queues", "backup", "restore"),
 }
 """How `redrive --help` groups the commands; a command that is in no section does not appear."""
 
@@ -81,6 +81,9 @@ app.command("work", short_help="A worker; SIGTERM drains and loses nothing")(pro
 app.command("serve", short_help="What the app mounts, and the probes; no worker")(processes.serve)
 app.command("push", short_help="Deliver a queue to an HTTP endpoint; its status decides")(push.push)
 app.command("publish", short_help="Send a message, or a file of JSON lines")(messages.publish)
+app.command("doctor", short_help="What would lose messages, and what helps")(watching.doctor)
+app.command("alerts", short_help="What is wrong now, without Prometheus")(watching.alerts)
+app.command("metrics", short_help="The Prometheus alert rules")(watching.metrics)
 app.command("backup", short_help="Copy everything into a new file while workers go on")(storage.backup)
 app.command("restore", short_help="Put a backup in the place of the broker's file")(storage.restore)
 
@@ -125,6 +128,9 @@ dlq.command("abort", short_help="Stop a job")(jobs.abort)
 dlq.command("review", short_help="Mark letters as looked at")(letters.review)
 dlq.command("close", short_help="Nothing more will be done with them")(letters.close)
 dlq.command("restore", short_help="Make closed letters pending again")(letters.restore)
+dlq.command("export", short_help="Write letters to a file, whole")(archive.export)
+dlq.command("import", short_help="Load letters from a file")(archive.import_)
+dlq.command("prune", short_help="Remove letters for good, into an archive or not")(archive.prune)
 app.add_typer(dlq, name="dlq")
 
 topologies: Final = typer.Typer(

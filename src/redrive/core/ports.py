@@ -24,9 +24,11 @@ from dataclasses import dataclass
 from typing import Any, Protocol, TypeAlias, runtime_checkable
 
 from redrive.core.idempotency import ClaimRecord, ClaimRef, ClaimState, Verdict
+from redrive.core.letters.ages import Ages
 from redrive.core.letters.letter import Attempt, Letter, ReviewState
 from redrive.core.letters.selection import Selection
 from redrive.core.message import Message
+from redrive.core.policy.retry import Retry
 from redrive.core.redrive import Item, Job
 from redrive.core.settlement import Settlement
 from redrive.core.units import Millis, UnixMs
@@ -104,7 +106,8 @@ class Lease:
 class Received:
     """One hand-over. `starts`: starts of this copy not handed back, this one included, or None where the broker
     does not count. `history`: what earlier starts left behind, oldest first; a start that never ended is in it as
-    INTERRUPTED. `position`: the broker's own mark for this copy (see `letter_id`).
+    INTERRUPTED. `position`: the broker's own mark for this copy (see `letter_id`). `retry`: the producer's own rule,
+    where the message carries one; for consumers that have none.
     """
 
     message: Message
@@ -114,6 +117,7 @@ class Received:
     position: str
     redelivered: bool = False
     history: tuple[Attempt, ...] = ()
+    retry: Retry | None = None
 
 
 @value
@@ -369,7 +373,9 @@ class AuditEntry:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LetterStats:
-    """Counts over a selection, largest first within each mapping; `oldest_at` is the oldest open letter's death."""
+    """Counts over a selection, largest first within each mapping; `oldest_at` is the oldest open letter's death.
+    `ages`: how old the selected letters are, where that was asked for.
+    """
 
     total: int
     by_state: dict[str, int]
@@ -378,6 +384,7 @@ class LetterStats:
     by_group: dict[str, int]
     by_tenant: dict[str, int]
     oldest_at: UnixMs | None
+    ages: Ages | None = None
 
 
 class LetterStore(Protocol):
@@ -397,14 +404,18 @@ class LetterStore(Protocol):
         """Raises `ConfigurationError` for a cursor that no page had."""
         ...
 
-    async def stats(self, selection: Selection, *, top: int = 20) -> LetterStats: ...
+    async def stats(self, selection: Selection, *, top: int = 20, ages_at: UnixMs | None = None) -> LetterStats:
+        """`ages_at`: also the ages, at that time."""
+        ...
 
     async def review(self, batch: Sequence[ReviewChange]) -> list[str | None]:
         """None where the move was made and audited; else the reason it was refused (illegal move, no letter)."""
         ...
 
-    async def prune(self, *, now: UnixMs, limit: int) -> int:
-        """Delete at most `limit` expired letters that are `closed` or `replayed`; open ones never go this way."""
+    async def prune(self, *, now: UnixMs, limit: int, selection: Selection | None = None) -> int:
+        """Delete at most `limit` expired letters that are `closed` or `replayed`; open ones never go this way. With a
+        `selection`, a person's wish: those it takes, in any state, expired or not, but none a redrive job holds.
+        """
         ...
 
 

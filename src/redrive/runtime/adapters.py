@@ -8,13 +8,15 @@ jobs live in that store.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 from urllib.parse import unquote, urlsplit
 
+from redrive.core.doctor import RedisReading
 from redrive.core.live import LiveBroker
+from redrive.core.policy.retry import Retry
 from redrive.core.ports import Clock
 from redrive.core.topology.entry import dead_letter_outgoing
 from redrive.core.topology.model import EMPTY, Topology
@@ -26,9 +28,16 @@ if TYPE_CHECKING:
     from redrive.sqlite import SqliteFile
 
 
-def open_backend(url: str, *, clock: Clock, settings: Settings, topology: Topology = EMPTY) -> Backend:
+def open_backend(
+    url: str,
+    *,
+    clock: Clock,
+    settings: Settings,
+    topology: Topology = EMPTY,
+    retries: Mapping[str, Retry] | None = None,
+) -> Backend:
     """The adapters behind a URL, not yet opened. `topology`: what a broker with exchanges declares, and how its queues
-    retry.
+    retry. `retries`: the rules of this app's consumers, by queue, for brokers whose messages carry one.
 
     Raises `ConfigurationError` for a scheme nobody knows and `MissingExtraError` where a driver is not installed.
     """
@@ -41,7 +50,7 @@ def open_backend(url: str, *, clock: Clock, settings: Settings, topology: Topolo
             raise ConfigurationError(f'The broker "{masked(url)}" is no URL.', hint=hint)
         raise ConfigurationError(f'No broker speaks "{scheme}://" in "{masked(url)}".', hint=f"Known: {known}.")
     try:
-        return maker(_Wanted(url=url, clock=clock, settings=settings, topology=topology))
+        return maker(_Wanted(url=url, clock=clock, settings=settings, topology=topology, retries=retries or {}))
     except ModuleNotFoundError as error:
         if error.name is None or error.name.split(".")[0] == "redrive":
             raise
@@ -55,6 +64,7 @@ class _Wanted:
     clock: Clock
     settings: Settings
     topology: Topology
+    retries: Mapping[str, Retry]
 
 
 def masked(url: str) -> str:
@@ -195,13 +205,15 @@ def _rabbitmq(wanted: _Wanted) -> Backend:
 
 def _redis(wanted: _Wanted) -> Backend:
     from redrive.brokers.bullmq.broker import BullBroker  # noqa: PLC0415 - loaded only where used
+    from redrive.brokers.bullmq.retrying import options_of  # noqa: PLC0415
     from redrive.runtime.ledger import OrderedLedger  # noqa: PLC0415
     from redrive.sqlite.backup import backup  # noqa: PLC0415
     from redrive.stores.redis.claims import RedisClaimStore  # noqa: PLC0415
     from redrive.stores.sqlite import SqliteJobStore, SqliteLetterStore  # noqa: PLC0415
 
     file = _store_file(wanted)
-    broker = BullBroker(wanted.url, clock=wanted.clock)
+    options = {queue: options_of(retry) for queue, retry in wanted.retries.items()}
+    broker = BullBroker(wanted.url, clock=wanted.clock, options=options)
     claims = RedisClaimStore(wanted.url, clock=wanted.clock)
     letters, jobs = SqliteLetterStore(file), SqliteJobStore(file)
     ledger = OrderedLedger(broker=broker, claims=claims, letters=letters, jobs=jobs, clock=wanted.clock)
@@ -227,6 +239,33 @@ def _store_file(wanted: _Wanted) -> SqliteFile:
             hint='Write store = "sqlite:///redrive.db".',
         )
     return _file(url, wanted)
+
+
+def server_url(settings: Settings) -> str | None:
+    """The URL of the Redis server that broker or store lie on; None where neither does."""
+    urls = (
+        (settings.broker, settings.store)
+        if urlsplit(settings.broker).scheme in ("amqp", "amqps")
+        else (settings.broker,)
+    )
+    return next((url for url in urls if urlsplit(url).scheme in ("redis", "rediss")), None)
+
+
+async def read_server(url: str) -> RedisReading:
+    """What a Redis server says of its settings and state, on a connection of its own.
+
+    Raises `BrokerUnavailableError` where it does not answer, `ConfigurationError`, and `MissingExtraError` without its
+    driver.
+    """
+    try:
+        from redrive.brokers.bullmq.checkup import read  # noqa: PLC0415 - loaded only where used
+    except ModuleNotFoundError as error:
+        if error.name is None or error.name.split(".")[0] == "redrive":
+            raise
+        raise MissingExtraError(
+            f'The driver "{error.name}" for redis:// is not installed.', hint='Run: pip install "redrive[redis]"'
+        ) from error
+    return await read(url)
 
 
 def open_live(

@@ -143,6 +143,28 @@ EVENTS: Final[Mapping[str, EventType]] = {
             "until": "unix ms of the next probe or None",
         },
     ),
+    "lane.held": EventType(
+        level=Level.ERROR,
+        text="The other side takes nothing for a while; messages wait and lose no attempt",
+        fields={
+            "queue": "consumer queue",
+            "error_code": "machine code of the failure",
+            "cause": "what it is about (quota, paused, suspended, auth, …) or None",
+            "error_text": "what the other side said, cut",
+            "until": "unix ms of the next try",
+        },
+    ),
+    "lane.slowed": EventType(
+        level=Level.INFO,
+        text="The other side refuses what comes too fast; sending more slowly",
+        fields={
+            "queue": "consumer queue",
+            "error_code": "machine code of the failure",
+            "cause": "what it is about or None",
+            "error_text": "what the other side said, cut",
+            "per_s": "messages in a second from now on, in this worker",
+        },
+    ),
     "consumer.paused": EventType(
         level=Level.ERROR,
         text="Consuming paused: the broker or store is not available",
@@ -257,6 +279,11 @@ EVENTS: Final[Mapping[str, EventType]] = {
         level=Level.INFO,
         text="Letter reviewed",
         fields={"letter_id": "letter", "to": "review state", "actor": "who", "note": "why"},
+    ),
+    "letters.removed": EventType(
+        level=Level.WARN,
+        text="Letters removed by a person",
+        fields={"count": "letters", "actor": "who", "note": "why"},
     ),
     "upkeep.leftovers_sent": EventType(
         level=Level.INFO,

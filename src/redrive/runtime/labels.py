@@ -8,6 +8,7 @@ grows while it is shown, and the sum over all of them is exact at any moment.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Final
 
 OTHER: Final = "other"
@@ -62,6 +63,33 @@ class TopCounter:
                 return
             self._other += self._shown.pop(quietest)
             self._shown[name] = 0
+
+
+class StickyTop:
+    """Of names that are counted elsewhere, the `slots` that are shown: the first come, until one that is not shown has
+    become clearly busier than the quietest. Calling it gives the name to show. Not thread-safe.
+    """
+
+    def __init__(self, slots: int) -> None:
+        self._slots = slots
+        self._shown: set[str] = set()
+
+    def choose(self, counts: Mapping[str, float]) -> None:
+        """Let the busiest in; one that is counted no more leaves its place."""
+        self._shown &= counts.keys()
+        for name in sorted(counts.keys() - self._shown - {OTHER}, key=lambda name: (-counts[name], name)):
+            if len(self._shown) < self._slots:
+                self._shown.add(name)
+                continue
+            quietest = min(self._shown, key=lambda shown: (counts[shown], shown))
+            if counts[name] <= TAKEOVER * counts[quietest]:
+                return
+            self._shown.remove(quietest)
+            self._shown.add(name)
+
+    def __call__(self, name: str) -> str:
+        """The name itself where it is shown, else `other`."""
+        return name if name in self._shown else OTHER
 
 
 class BoundedNames:

@@ -22,10 +22,13 @@ from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily
 from prometheus_client.registry import Collector
 
+from redrive.core.alerts import figures
+from redrive.core.letters.ages import AGE_BOUNDS_MS
 from redrive.runtime.events import ENDS, Event, Events
-from redrive.runtime.labels import BoundedNames, TopCounter
+from redrive.runtime.labels import OTHER, BoundedNames, StickyTop, TopCounter
+from redrive.runtime.windows import LastHour
 
-PREFIX: Final = "redrive_"
+PREFIX: Final = figures.PREFIX
 TENANTS_SHOWN: Final = 20
 QUEUES_SHOWN: Final = 200
 CODES_SHOWN: Final = 50
@@ -34,6 +37,7 @@ SUCCESS_WINDOW_MINUTES: Final = 60
 
 DURATION_BUCKETS_S: Final = (0.001, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 300.0)
 DELAY_BUCKETS_S: Final = (0.1, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 300.0, 1_800.0, 3_600.0, 21_600.0, 86_400.0)
+AGE_BUCKETS_S: Final = tuple(bound / 1_000 for bound in AGE_BOUNDS_MS)
 
 Kind: TypeAlias = Literal["counter", "gauge", "histogram"]
 Labels: TypeAlias = tuple[str, ...]
@@ -42,12 +46,15 @@ Family: TypeAlias = "CounterMetricFamily | GaugeMetricFamily | HistogramMetricFa
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MetricType:
-    """One row of the table. `name` on the wire is `redrive_` + the key (+ `_total` for a counter)."""
+    """One row of the table. `name` on the wire is `redrive_` + the key (+ `_total` for a counter). `is_read`: not
+    counted but read when somebody scrapes, from the store or the server; so it is the same whoever is asked.
+    """
 
     kind: Kind
     text: str
     labels: Labels = ()
     buckets: tuple[float, ...] = ()
+    is_read: bool = False
 
 
 METRICS: Final[Mapping[str, MetricType]] = {
@@ -59,6 +66,11 @@ METRICS: Final[Mapping[str, MetricType]] = {
         labels=("queue", "outcome"),
     ),
     "deliveries_in_flight": MetricType(kind="gauge", text="Deliveries taken and not ended.", labels=("queue",)),
+    "messages_last_hour": MetricType(
+        kind="gauge",
+        text="Messages that came to an end in the last hour: processed or dead_lettered.",
+        labels=("outcome",),
+    ),
     "handler_duration_seconds": MetricType(
         kind="histogram", text="Time in the handler.", labels=("queue",), buckets=DURATION_BUCKETS_S
     ),
@@ -89,19 +101,43 @@ METRICS: Final[Mapping[str, MetricType]] = {
     "worker_processes_died": MetricType(kind="counter", text="Worker processes that died and were replaced."),
     "dead_letters": MetricType(kind="counter", text="Messages dead-lettered.", labels=("queue", "reason")),
     "dlq_entries": MetricType(kind="counter", text="Messages dead-lettered, all queues."),
-    "dlq_size": MetricType(kind="gauge", text="Dead letters a person has still to decide about."),
-    "dlq_oldest_age_seconds": MetricType(kind="gauge", text="Age of the oldest of them; 0 where there is none."),
-    "dlq_by_queue": MetricType(kind="gauge", text="Open dead letters by consumer queue.", labels=("queue",)),
-    "dlq_by_error_code": MetricType(kind="gauge", text="Open dead letters by reason code.", labels=("code",)),
-    "dlq_by_company": MetricType(kind="gauge", text="Open dead letters by tenant.", labels=("company",)),
+    "dlq_size": MetricType(kind="gauge", text="Dead letters a person has still to decide about.", is_read=True),
+    "dlq_oldest_age_seconds": MetricType(
+        kind="gauge", text="Age of the oldest of them; 0 where there is none.", is_read=True
+    ),
+    "dlq_age_seconds": MetricType(
+        kind="histogram",
+        text="How old the open dead letters are now: what lies there, not what has passed; do not take its rate.",
+        buckets=AGE_BUCKETS_S,
+        is_read=True,
+    ),
+    "dlq_by_queue": MetricType(
+        kind="gauge", text="Open dead letters by consumer queue.", labels=("queue",), is_read=True
+    ),
+    "dlq_by_error_code": MetricType(
+        kind="gauge", text="Open dead letters by reason code.", labels=("code",), is_read=True
+    ),
+    "dlq_by_company": MetricType(
+        kind="gauge",
+        text="Open dead letters by tenant; beyond those with the most, all are other.",
+        labels=("company",),
+        is_read=True,
+    ),
     "letters_redriven": MetricType(kind="counter", text="Dead letters sent back."),
     "letters_reviewed": MetricType(kind="counter", text="Review states given to letters by people.", labels=("state",)),
     "records_pruned": MetricType(kind="counter", text="Expired records removed.", labels=("what",)),
     "queue_depth": MetricType(
-        kind="gauge", text="Messages in a queue: ready, scheduled, leased.", labels=("queue", "state")
+        kind="gauge", text="Messages in a queue: ready, scheduled, leased.", labels=("queue", "state"), is_read=True
     ),
     "queue_oldest_ready_age_seconds": MetricType(
-        kind="gauge", text="How long the oldest ready message waits.", labels=("queue",)
+        kind="gauge", text="How long the oldest ready message waits.", labels=("queue",), is_read=True
+    ),
+    "redis_memory_used_bytes": MetricType(kind="gauge", text="Memory the Redis server uses.", is_read=True),
+    "redis_memory_max_bytes": MetricType(
+        kind="gauge", text="Memory it may use (maxmemory); 0 where it has no limit.", is_read=True
+    ),
+    "redis_oom_errors": MetricType(
+        kind="counter", text="Commands it has refused for want of memory (errorstat_OOM).", is_read=True
     ),
     "ingest_requests": MetricType(
         kind="counter",
@@ -114,9 +150,10 @@ METRICS: Final[Mapping[str, MetricType]] = {
 }
 
 _WORST: Final = frozenset({"breaker_state", "consumer_paused"})
-_KEPT: Final = frozenset(name for name, metric in METRICS.items() if metric.kind == "counter") | {
+_KEPT: Final = frozenset(name for name, metric in METRICS.items() if metric.kind != "gauge" and not metric.is_read) | {
     "tenant_jobs_processed"
 }
+_LAST_HOUR: Final = ("processed", "dead_lettered")
 _BREAKER: Final = {"closed": 0, "half_open": 1, "open": 2}
 
 
@@ -164,8 +201,9 @@ class Tally:
 
     def counters(self) -> Tally:
         """What stays true of a process that has ended: its counters and histograms, none of its states."""
-        kept = {name: series for name, series in self.numbers.items() if name in _KEPT}
-        return Tally(numbers=kept, histograms=self.histograms)
+        numbers = {name: series for name, series in self.numbers.items() if name in _KEPT}
+        histograms = {name: series for name, series in self.histograms.items() if name in _KEPT}
+        return Tally(numbers=numbers, histograms=histograms)
 
 
 def _add_lists(mine: dict[Labels, list[float]], theirs: Mapping[Labels, list[float]]) -> None:
@@ -174,10 +212,45 @@ def _add_lists(mine: dict[Labels, list[float]], theirs: Mapping[Labels, list[flo
         mine[labels] = list(values) if known is None else [a + b for a, b in zip(known, values, strict=True)]
 
 
+class LabelBounds:
+    """Keeps a sum over many processes as bounded as one of them: each brings tenants and codes of its own, and a fleet
+    that restarts brings new ones for ever. One for each sum, for as long as it is added to. Not thread-safe.
+    """
+
+    def __init__(self) -> None:
+        codes = BoundedNames(CODES_SHOWN)
+        self._names = {"queue": BoundedNames(QUEUES_SHOWN), "source": BoundedNames(CODES_SHOWN)}
+        self._names |= {"code": codes, "reason": codes}
+        self._tenants = StickyTop(TENANTS_SHOWN)
+
+    def bound(self, tally: Tally) -> Tally:
+        """The same numbers under bounded labels; what is too much goes to `other`, so every sum stays."""
+        self._tenants.choose({labels[0]: n for labels, n in tally.numbers.get("tenant_jobs_processed", {}).items()})
+        found = Tally()
+        for part in ("numbers", "histograms", "shares"):
+            for name, series in getattr(tally, part).items():
+                renamed = {labels: self._bounded(name, labels) for labels in series}
+                for old, new in renamed.items():
+                    found.merge(Tally(**{part: {name: {new: series[old]}}}))
+        return found
+
+    def _bounded(self, name: str, labels: Labels) -> Labels:
+        metric = METRICS.get(name)
+        if metric is None or metric.is_read:
+            return labels
+        return tuple(self._label(kind, text) for kind, text in zip(metric.labels, labels, strict=True))
+
+    def _label(self, kind: str, text: str) -> str:
+        if kind == "company":
+            return self._tenants(text)
+        names = self._names.get(kind)
+        return text if names is None or text == OTHER else names(text)
+
+
 class Metrics:
     """Counts the events of one process. `subscribe` it, then `render` at a scrape. Thread-safe.
 
-    `others`: the tallies of other processes, added up with this one's at a scrape.
+    `others`: the tallies of other processes, added up with this one's at a scrape. `prefix`: of every name.
     """
 
     def __init__(
@@ -185,9 +258,11 @@ class Metrics:
         *,
         monotonic: Callable[[], float] = time.monotonic,
         others: Callable[[], Sequence[Tally]] = tuple,
+        prefix: str = PREFIX,
     ) -> None:
         self._monotonic = monotonic
         self._others = others
+        self._bounds = LabelBounds()
         self._lock = threading.Lock()
         self._tally = Tally()
         self._tenants = TopCounter(TENANTS_SHOWN)
@@ -195,6 +270,7 @@ class Metrics:
         self._source = BoundedNames(CODES_SHOWN)
         self._code = BoundedNames(CODES_SHOWN)
         self._successes = SuccessRate(SUCCESS_WINDOW_MINUTES)
+        self._ended = LastHour()
         self._on: dict[str, Callable[[Mapping[str, Any]], None]] = {
             "message.published": self._published,
             "deliveries.taken": self._taken,
@@ -215,10 +291,11 @@ class Metrics:
             "ingest.refused": self._refused,
             "redrive.sent": lambda fields: self._tally.add("letters_redriven", (), fields["count"]),
             "letter.reviewed": lambda fields: self._tally.add("letters_reviewed", (str(fields["to"]),)),
+            "letters.removed": lambda fields: self._tally.add("records_pruned", ("letters",), fields["count"]),
             "upkeep.pruned": lambda fields: self._tally.add("records_pruned", (str(fields["what"]),), fields["count"]),
         }
         self.collectors = CollectorRegistry(auto_describe=False)
-        self.collectors.register(_Families(self._sum))
+        self.collectors.register(_Families(self._sum, prefix))
 
     def subscribe(self, events: Events) -> None:
         """Count everything that happens from now on."""
@@ -237,6 +314,11 @@ class Metrics:
             for name, series in gauges.items():
                 self._tally.numbers[name] = dict(series)
 
+    def set_histogram(self, name: str, counts: Sequence[float]) -> None:
+        """Replace a histogram that was read: its bucket counts, the one above the last bound, and the sum."""
+        with self._lock:
+            self._tally.histograms[name] = {(): list(counts)}
+
     def scrape_failed(self) -> None:
         """Depths could not be read; the last ones stay."""
         with self._lock:
@@ -249,13 +331,17 @@ class Metrics:
             copy.merge(self._tally)
             copy.numbers["tenant_jobs_processed"] = {(name,): count for name, count in self._tenants.items()}
             copy.shares["retry_success_rate"] = self._successes.sums(self._minute())
+            ended = self._ended.sums(self._minute())
+            copy.numbers["messages_last_hour"] = {(outcome,): ended.get(outcome, 0) for outcome in _LAST_HOUR}
             return copy
 
     def _sum(self) -> Tally:
-        everything = self.tally()
-        for other in self._others():
+        everything, others = self.tally(), self._others()
+        if not others:
+            return everything
+        for other in others:
             everything.merge(other)
-        return everything
+        return self._bounds.bound(everything)
 
     def render(self) -> bytes:
         """The Prometheus text format."""
@@ -288,6 +374,7 @@ class Metrics:
         for tenant, count in Counter(fields.get("tenants") or [None] * len(durations)).items():
             self._tenants.add(tenant, count)
         minute = self._minute()
+        self._ended.add("processed", minute, len(durations))
         for attempt, count in Counter(fields["attempts"]).items():
             self._successes.add(attempt, minute, succeeded=True, count=count)
 
@@ -304,6 +391,7 @@ class Metrics:
         self._failed(queue, fields)
         self._tally.add("dead_letters", (queue, self._code(fields["reason_code"])))
         self._tally.add("dlq_entries")
+        self._ended.add("dead_lettered", self._minute(), 1)
 
     def _failed(self, queue: str, fields: Mapping[str, Any]) -> None:
         """A handler that failed; one that never ran (expired, malformed, worker lost) has no duration."""
@@ -368,16 +456,17 @@ def attempt_label(attempt: int) -> str:
 class _Families(Collector):
     """Turns a tally into what prometheus-client writes out; metrics without a value yet are left out."""
 
-    def __init__(self, tally: Callable[[], Tally]) -> None:
+    def __init__(self, tally: Callable[[], Tally], prefix: str) -> None:
         self._tally = tally
+        self._prefix = prefix
 
     def collect(self) -> Iterator[Family]:
         tally = self._tally()
         for name, metric in METRICS.items():
             if metric.kind == "histogram":
-                yield _histogram(name, metric, tally.histograms.get(name, {}))
+                yield _histogram(self._prefix + name, metric, tally.histograms.get(name, {}))
             else:
-                yield _number(name, metric, _values(name, tally))
+                yield _number(self._prefix + name, metric, _values(name, tally))
 
 
 def _values(name: str, tally: Tally) -> Mapping[Labels, float]:
@@ -388,8 +477,8 @@ def _values(name: str, tally: Tally) -> Mapping[Labels, float]:
 
 def _number(name: str, metric: MetricType, series: Mapping[Labels, float]) -> Family:
     make = CounterMetricFamily if metric.kind == "counter" else GaugeMetricFamily
-    family = make(PREFIX + name, metric.text, labels=metric.labels)
-    if not metric.labels and not series:
+    family = make(name, metric.text, labels=metric.labels)
+    if not metric.labels and not series and not metric.is_read:
         series = {(): 0.0}
     for labels, value in series.items():
         family.add_metric(labels, value)
@@ -397,7 +486,9 @@ def _number(name: str, metric: MetricType, series: Mapping[Labels, float]) -> Fa
 
 
 def _histogram(name: str, metric: MetricType, series: Mapping[Labels, Sequence[float]]) -> Family:
-    family = HistogramMetricFamily(PREFIX + name, metric.text, labels=metric.labels)
+    family = HistogramMetricFamily(name, metric.text, labels=metric.labels)
+    if not metric.labels and not series and not metric.is_read:
+        series = {(): [0.0] * (len(metric.buckets) + 2)}
     for labels, counts in series.items():
         family.add_metric(labels, buckets=_cumulative(metric.buckets, counts), sum_value=counts[-1])
     return family

@@ -9,12 +9,14 @@ from __future__ import annotations
 import dataclasses
 import difflib
 import os
+import re
 import tomllib
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final, Literal, TypeAlias
 
+from redrive.core.policy.catalogue.mail import MailRule, mail_rule_from
 from redrive.core.units import Millis, duration_ms
 from redrive.errors import ConfigurationError
 
@@ -30,6 +32,7 @@ FOREIGN_PREFIXES: Final = ("REDRIVE_TEST_",)
 
 Durability: TypeAlias = Literal["full", "normal"]
 
+_METRIC_PREFIX: Final = re.compile(r"([A-Za-z_][A-Za-z0-9_]*)?", re.ASCII)
 _MS: Final = "_ms"
 _TRUE: Final = frozenset({"1", "true", "yes", "on"})
 _FALSE: Final = frozenset({"0", "false", "no", "off"})
@@ -48,6 +51,8 @@ class Settings:
     `pause_initial` and `pause_max` bound the waits while the broker is away. `upkeep_interval`: between two rounds of
     pruning. `processes`: workers that `redrive work` starts. `host` and `port`: where `redrive up` and `serve` listen.
     `log_level`: debug, info, warn or error. `log_format`: `json`, `text`, or `auto` (text at a terminal).
+    `metrics_prefix`: what the names of all metrics begin with; empty gives the bare names. `mail_rules`: your own rules
+    over what mail servers answer, as tables (`[[mail_rules]]`), or a file that holds them.
     """
 
     broker: str = "sqlite:///redrive.db"
@@ -67,6 +72,8 @@ class Settings:
     port: int = 8000
     log_level: str = "info"
     log_format: str = "auto"
+    metrics_prefix: str = "redrive_"
+    mail_rules: tuple[MailRule, ...] = ()
 
     def __post_init__(self) -> None:
         _check_choice("durability", self.durability, ("full", "normal"))
@@ -76,6 +83,11 @@ class Settings:
             _check_least(name, getattr(self, name), 1)
         if self.concurrency is not None:
             _check_least("concurrency", self.concurrency, 1)
+        if not _METRIC_PREFIX.fullmatch(self.metrics_prefix):
+            raise ConfigurationError(
+                f"metrics_prefix is {self.metrics_prefix!r}: it may hold letters, digits and _, no digit first.",
+                hint='Write "redrive_", or "" for the bare names.',
+            )
         if not 0 <= self.port <= MAX_PORT:
             raise ConfigurationError(f"port is {self.port}: it must be from 0 (any free one) to {MAX_PORT}.")
         if not self.host.strip():
@@ -119,17 +131,18 @@ def setting_names() -> tuple[str, ...]:
 def _from_file(file: Path | None, variables: Mapping[str, str]) -> dict[str, Any]:
     named = variables.get(FILE_VARIABLE) if file is None else str(file)
     path = Path(FILE_NAME if named is None else named)
+    if named is None and not path.exists():
+        return {}
+    return _parsed(_table_of(path, what="The settings file"), source=str(path))
+
+
+def _table_of(path: Path, *, what: str) -> dict[str, Any]:
     try:
-        text = path.read_bytes()
+        return tomllib.loads(path.read_bytes().decode())
     except FileNotFoundError:
-        if named is None:
-            return {}
-        raise ConfigurationError(f'The settings file "{path}" does not exist.') from None
-    try:
-        table = tomllib.loads(text.decode())
+        raise ConfigurationError(f'{what} "{path}" does not exist.') from None
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-        raise ConfigurationError(f'The settings file "{path}" is not TOML: {error}.') from error
-    return _parsed(table, source=str(path))
+        raise ConfigurationError(f'{what} "{path}" is not TOML: {error}.') from error
 
 
 def _from_environment(variables: Mapping[str, str]) -> dict[str, Any]:
@@ -163,6 +176,8 @@ def _value(field: dataclasses.Field[Any], value: Any, source: str) -> Any:
     if field.name.endswith(_MS):
         plain = float(value) if isinstance(value, str) and value.replace(".", "", 1).isdecimal() else value
         return duration_ms(plain, field=name)
+    if name == "mail_rules":
+        return _mail_rules(value, source)
     kind = str(field.type)
     if kind.startswith("int"):
         return _number(name, value, source)
@@ -171,6 +186,19 @@ def _value(field: dataclasses.Field[Any], value: Any, source: str) -> Any:
     if not isinstance(value, str):
         raise ConfigurationError(f"{name} in {source} is {value!r}: it must be text.")
     return value
+
+
+def _mail_rules(value: Any, source: str) -> tuple[MailRule, ...]:
+    """Rules as tables or values, or the file that holds the tables."""
+    if isinstance(value, str):
+        source = value
+        value = _table_of(Path(value), what="The file of mail rules").get("mail_rules")
+    if not isinstance(value, Sequence) or isinstance(value, str):
+        raise ConfigurationError(
+            f"mail_rules in {source} is {value!r:.60}: it must be a list of tables.",
+            hint='Write [[mail_rules]] and below it name = "…", text = "…", verdict = "transient".',
+        )
+    return tuple(rule if isinstance(rule, MailRule) else mail_rule_from(rule, source=source) for rule in value)
 
 
 def _is_count(value: Any) -> bool:

@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
-from redrive.runtime.metrics import Labels, Tally
+from redrive.runtime.metrics import LabelBounds, Labels, Tally
 
 DIRECTORY: Final = "_REDRIVE_TALLIES"
 """Environment variable that tells a worker where its file goes."""
@@ -80,6 +80,7 @@ class TallyReader:
     def __init__(self, directory: Path) -> None:
         self._directory = directory
         self._ended = Tally()
+        self._bounds = LabelBounds()
 
     def reports(self) -> list[Report]:
         """The live processes; those that are gone are added to the ended ones and their files removed."""
@@ -90,6 +91,7 @@ class TallyReader:
                 live.append(report)
             else:
                 self._ended.merge(report.tally.counters())
+                self._ended = self._bounds.bound(self._ended)
                 (self._directory / f"{report.pid}.json").unlink(missing_ok=True)
         return live
 

@@ -11,6 +11,7 @@ from typing import Final
 
 from redrive.core.letters.letter import Letter, ReviewState
 from redrive.core.letters.review import CLOSED_BY, CLOSED_NOTE, moves
+from redrive.core.letters.selection import Selection
 from redrive.core.ports import AuditEntry, LetterSummary, ReviewChange
 from redrive.core.text import clean
 from redrive.core.units import UnixMs
@@ -24,6 +25,7 @@ from redrive.sqlite.rows import (
     summary_from,
     summary_row,
 )
+from redrive.sqlite.search import ORDER, where
 from redrive.sqlite.values import insert_rows, numbers, text_in, text_out
 from redrive.sqlite.writer import Tx
 
@@ -130,12 +132,18 @@ def close_redriven(tx: Tx, letter_ids: Sequence[str]) -> None:
     review(tx, changes)
 
 
-def prune(tx: Tx, *, now: UnixMs, limit: int) -> int:
-    """Delete at most `limit` expired letters that are replayed or closed, with their audit trail, oldest first."""
+def prune(tx: Tx, *, now: UnixMs, limit: int, selection: Selection | None = None) -> int:
+    """Delete at most `limit` expired letters that are replayed or closed, or the selected ones that no job holds, with
+    their audit trail, oldest first.
+    """
+    if selection is None:
+        condition, values, order = "state >= 2 AND expires_at IS NOT NULL AND expires_at <= ?", [now], "expires_at"
+    else:
+        condition, values = where(tx.connection, selection)
+        condition, order = f"({condition}) AND +outstanding_job IS NULL", ORDER
     rows = tx.execute(
-        "SELECT seq FROM redrive_letter WHERE state >= 2 AND expires_at IS NOT NULL AND expires_at <= ? "
-        "ORDER BY expires_at LIMIT ?",
-        (now, limit),
+        f"SELECT seq FROM redrive_letter WHERE {condition} ORDER BY {order} LIMIT ?",  # noqa: S608 - constants
+        (*values, limit),
     ).fetchall()
     seqs = numbers([row[0] for row in rows])
     for table, column in (("letter", "seq"), ("letter_content", "seq"), ("audit", "letter_seq")):

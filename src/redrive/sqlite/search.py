@@ -13,6 +13,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any, Final
 
+from redrive.core.letters.ages import AGE_BOUNDS_MS, Ages
 from redrive.core.letters.selection import OPEN_STATES, Place, Selection, cursor_at, place_of
 from redrive.core.ports import LetterStats, LetterSummary, Page
 from redrive.core.units import UnixMs
@@ -157,12 +158,15 @@ _COUNTED: Final = ("state", "queue", "reason_code", "fingerprint", "tenant")
 _Counts = dict[str, dict[Any, int]]
 
 
-def stats(connection: sqlite3.Connection, selection: Selection, *, top: int) -> LetterStats:
+def stats(
+    connection: sqlite3.Connection, selection: Selection, *, top: int, ages_at: UnixMs | None = None
+) -> LetterStats:
     """Counts over the selection, all of one instant."""
     connection.execute("BEGIN")
     try:
         condition, values = where(connection, selection)
         counts, oldest_at = _count_all(connection) if condition == "1" else _count_some(connection, condition, values)
+        ages = None if ages_at is None else _ages(connection, condition, values, now=ages_at)
     finally:
         connection.execute("COMMIT")
     by_state = {str(REVIEW_STATES[number]): count for number, count in counts["state"].items()}
@@ -174,6 +178,24 @@ def stats(connection: sqlite3.Connection, selection: Selection, *, top: int) -> 
         by_group=_largest(_texts(counts["fingerprint"]), top),
         by_tenant=_largest(_texts(counts["tenant"]), top),
         oldest_at=oldest_at,
+        ages=ages,
+    )
+
+
+def _ages(connection: sqlite3.Connection, condition: str, values: list[Any], *, now: UnixMs) -> Ages:
+    # One walk; each row is compared with one bound after the other until it fits.
+    steps = " ".join(
+        f"WHEN dead_lettered_at >= {now - bound} THEN {place}" for place, bound in enumerate(AGE_BOUNDS_MS)
+    )
+    rows = connection.execute(
+        f"SELECT CASE {steps} ELSE {len(AGE_BOUNDS_MS)} END, count(*), total(max(0, {now} - dead_lettered_at)) "  # noqa: S608 - numbers
+        f"FROM redrive_letter WHERE {condition} GROUP BY 1",
+        values,
+    ).fetchall()
+    counts = {place: count for place, count, _ in rows}
+    return Ages(
+        counts=tuple(counts.get(place, 0) for place in range(len(AGE_BOUNDS_MS) + 1)),
+        total_ms=round(sum(total for _, _, total in rows)),
     )
 
 

@@ -108,17 +108,17 @@ class SqliteLetterStore(_Face):
         """See `LetterStore.find`. Never reads a body."""
         return await self._file.read(lambda connection: search.find(connection, selection, limit=limit, cursor=cursor))
 
-    async def stats(self, selection: Selection, *, top: int = 20) -> LetterStats:
+    async def stats(self, selection: Selection, *, top: int = 20, ages_at: UnixMs | None = None) -> LetterStats:
         """See `LetterStore.stats`. A letter without a tenant counts as tenant "-"."""
-        return await self._file.read(lambda connection: search.stats(connection, selection, top=top))
+        return await self._file.read(lambda connection: search.stats(connection, selection, top=top, ages_at=ages_at))
 
     async def review(self, batch: Sequence[ReviewChange]) -> list[str | None]:
         """See `LetterStore.review`; one commit for the batch."""
         return await self._file.write_step(letters.review, batch)
 
-    async def prune(self, *, now: UnixMs, limit: int) -> int:
+    async def prune(self, *, now: UnixMs, limit: int, selection: Selection | None = None) -> int:
         """See `LetterStore.prune`; one commit, and some of the space goes back to the file system."""
-        return await self._file.write(lambda tx: letters.prune(tx, now=now, limit=limit))
+        return await self._file.write(lambda tx: letters.prune(tx, now=now, limit=limit, selection=selection))
 
 
 class SqliteJobStore(_Face):

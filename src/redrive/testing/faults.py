@@ -268,14 +268,18 @@ class FaultyLetterStore:
             "letters.find", lambda: self._letters.find(selection, limit=limit, cursor=cursor)
         )
 
-    async def stats(self, selection: Selection, *, top: int = 20) -> LetterStats:
-        return await self.faults.around("letters.stats", lambda: self._letters.stats(selection, top=top))
+    async def stats(self, selection: Selection, *, top: int = 20, ages_at: UnixMs | None = None) -> LetterStats:
+        return await self.faults.around(
+            "letters.stats", lambda: self._letters.stats(selection, top=top, ages_at=ages_at)
+        )
 
     async def review(self, batch: Sequence[ReviewChange]) -> list[str | None]:
         return await self.faults.around("letters.review", lambda: self._letters.review(batch))
 
-    async def prune(self, *, now: UnixMs, limit: int) -> int:
-        return await self.faults.around("letters.prune", lambda: self._letters.prune(now=now, limit=limit))
+    async def prune(self, *, now: UnixMs, limit: int, selection: Selection | None = None) -> int:
+        return await self.faults.around(
+            "letters.prune", lambda: self._letters.prune(now=now, limit=limit, selection=selection)
+        )
 
 
 class FaultyJobStore:

@@ -17,17 +17,21 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import BaseRoute, Mount, Route
 
+from redrive.core.doctor import memory_of
 from redrive.core.letters.selection import OPEN_STATES, Selection
 from redrive.core.units import Millis
 from redrive.errors import ConfigurationError, RedriveError
+from redrive.runtime.adapters import read_server, server_url
 from redrive.runtime.app import Redrive
-from redrive.runtime.labels import label_text
+from redrive.runtime.labels import OTHER, label_text
 from redrive.runtime.metrics import CODES_SHOWN, QUEUES_SHOWN, TENANTS_SHOWN, Labels, Metrics
 from redrive.web.readiness import Readiness, ReadinessCheck
 
 DEPTHS_EVERY_MS: Final[Millis] = 1_000
 LETTERS_EVERY_MS: Final[Millis] = 5_000
 """A scrape reads the store no more often than this, however many scrape (counting a million letters takes a while)."""
+SERVER_EVERY_MS: Final[Millis] = 10_000
+"""A Redis server is asked for its memory no more often than this: it is a connection each time."""
 CONTENT_TYPE: Final = "text/plain; version=1.0.0; charset=utf-8"
 
 
@@ -38,11 +42,12 @@ class Probes:
         self, app: Redrive, metrics: Metrics | None = None, *, readiness: ReadinessCheck | None = None
     ) -> None:
         self._app = app
-        self.metrics = Metrics() if metrics is None else metrics
+        self.metrics = Metrics(prefix=app.settings.metrics_prefix) if metrics is None else metrics
         self.metrics.subscribe(app.events)
         self.readiness: ReadinessCheck = Readiness(app) if readiness is None else readiness
         self._depths_ms: float | None = None
         self._letters_ms: float | None = None
+        self._server_ms: float | None = None
 
     @property
     def routes(self) -> list[BaseRoute]:
@@ -77,6 +82,9 @@ class Probes:
             if self._letters_ms is None or now - self._letters_ms >= LETTERS_EVERY_MS:
                 self._letters_ms = now
                 await self._read_letters()
+            if self._server_ms is None or now - self._server_ms >= SERVER_EVERY_MS:
+                self._server_ms = now
+                await self._read_server()
         except ConfigurationError:
             return  # not open yet: nothing to read, and no fault of the store
         except RedriveError:
@@ -95,22 +103,44 @@ class Probes:
         self.metrics.set_gauges({"queue_depth": counts, "queue_oldest_ready_age_seconds": ages})
 
     async def _read_letters(self) -> None:
-        stats = await self._app.backend.letters.stats(Selection(states=OPEN_STATES), top=QUEUES_SHOWN)
-        age_ms = 0 if stats.oldest_at is None else max(0, self._app.clock.now() - stats.oldest_at)
+        now = self._app.clock.now()
+        stats = await self._app.backend.letters.stats(Selection(states=OPEN_STATES), top=QUEUES_SHOWN, ages_at=now)
+        age_ms = 0 if stats.oldest_at is None else max(0, now - stats.oldest_at)
         self.metrics.set_gauges(
             {
                 "dlq_size": {(): stats.total},
                 "dlq_oldest_age_seconds": {(): age_ms / 1_000},
-                "dlq_by_queue": _labelled(stats.by_queue, QUEUES_SHOWN),
-                "dlq_by_error_code": _labelled(stats.by_reason, CODES_SHOWN),
-                "dlq_by_company": _labelled(stats.by_tenant, TENANTS_SHOWN),
+                "dlq_by_queue": _labelled(stats.by_queue, QUEUES_SHOWN, total=stats.total),
+                "dlq_by_error_code": _labelled(stats.by_reason, CODES_SHOWN, total=stats.total),
+                "dlq_by_company": _labelled(stats.by_tenant, TENANTS_SHOWN, total=stats.total),
             }
         )
+        if stats.ages is not None:
+            self.metrics.set_histogram("dlq_age_seconds", [*stats.ages.counts, stats.ages.total_ms / 1_000])
+
+    async def _read_server(self) -> None:
+        url = server_url(self._app.settings)
+        if url is None:
+            return
+        reading = await read_server(url)
+        memory = memory_of(reading)
+        gauges: dict[str, dict[Labels, float]] = {
+            "redis_memory_used_bytes": {(): memory.used_bytes},
+            "redis_memory_max_bytes": {(): memory.limit_bytes},
+        }
+        if reading.oom_errors is not None:
+            gauges["redis_oom_errors"] = {(): reading.oom_errors}
+        self.metrics.set_gauges(gauges)
 
 
-def _labelled(counts: dict[str, int], limit: int) -> dict[Labels, float]:
-    """The largest `limit` of counts that come largest first."""
-    return {(label_text(name),): count for name, count in list(counts.items())[:limit]}
+def _labelled(counts: dict[str, int], limit: int, *, total: int) -> dict[Labels, float]:
+    """The largest `limit` of counts that come largest first, and the rest of `total` as `other`."""
+    found: dict[Labels, float] = {}
+    for name, count in list(counts.items())[:limit]:
+        labels = (label_text(name),)
+        found[labels] = found.get(labels, 0) + count
+    rest = total - sum(found.values())
+    return found if not rest else {**found, (OTHER,): rest}
 
 
 def probes_app(app: Redrive, probes: Probes | None = None) -> Starlette:

@@ -6,6 +6,7 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 
+from redrive.core.letters import ages
 from redrive.core.letters.letter import Letter
 from redrive.core.letters.review import moves
 from redrive.core.letters.selection import OPEN_STATES, Place, Selection, cursor_at, place_of
@@ -63,7 +64,7 @@ class MemoryLetterStore:
             cursor=cursor_at(page[-1].place) if more and page else None,
         )
 
-    async def stats(self, selection: Selection, *, top: int = 20) -> LetterStats:
+    async def stats(self, selection: Selection, *, top: int = 20, ages_at: UnixMs | None = None) -> LetterStats:
         """See `LetterStore.stats`. A letter without a tenant counts as tenant "-"."""
         letters = [kept.letter for kept in self.selected(selection)]
         return LetterStats(
@@ -74,15 +75,20 @@ class MemoryLetterStore:
             by_group=_largest((letter.fingerprint for letter in letters), top),
             by_tenant=_largest((letter.message.tenant or "-" for letter in letters), top),
             oldest_at=min((letter.dead_lettered_at for letter in letters if letter.state in OPEN_STATES), default=None),
+            ages=None if ages_at is None else ages.ages_at(ages_at, (letter.dead_lettered_at for letter in letters)),
         )
 
     async def review(self, batch: Sequence[ReviewChange]) -> list[str | None]:
         """See `LetterStore.review`."""
         return [self._review_one(change) for change in batch]
 
-    async def prune(self, *, now: UnixMs, limit: int) -> int:
+    async def prune(self, *, now: UnixMs, limit: int, selection: Selection | None = None) -> int:
         """See `LetterStore.prune`."""
-        gone = [letter_id for letter_id, kept in self._kept.items() if _may_go(kept.letter, now)][:limit]
+        if selection is None:
+            gone = [letter_id for letter_id, kept in self._kept.items() if _may_go(kept.letter, now)][:limit]
+        else:
+            wanted = (kept.letter for kept in self.selected(selection))
+            gone = [letter.id for letter in wanted if letter.outstanding_job is None][:limit]
         for letter_id in gone:
             del self._kept[letter_id]
         return len(gone)

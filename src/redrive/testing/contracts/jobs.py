@@ -283,6 +283,15 @@ class JobStoreContract(Contract):
         ]
         assert await self.holder(letters, "often") is None
 
+    async def test_a_letter_that_a_job_holds_is_not_pruned(self, jobs: JobStore, letters: LetterStore) -> None:
+        await self.put(letters, 3)
+        await jobs.stage(await self.started(jobs, selection=Selection(ids=("dl_000",))), limit=10)
+
+        gone = await letters.prune(now=0, limit=10, selection=Selection())
+
+        assert 2 == gone
+        assert "job-1" == await self.holder(letters, "dl_000")
+
     async def test_force_takes_letters_redriven_often(self, jobs: JobStore, letters: LetterStore) -> None:
         await letters.put([hard_letter(), letter("often", redrive_count=50)])
 

@@ -11,6 +11,7 @@ from typing import Final
 import pytest
 import pytest_asyncio
 
+from redrive.core.letters.ages import NO_AGES, ages_at
 from redrive.core.letters.letter import Letter, ReviewState
 from redrive.core.letters.review import moves
 from redrive.core.letters.selection import OPEN_STATES, Selection
@@ -308,6 +309,23 @@ class LetterStoreContract(Contract):
 
         assert (0, {}, {}, None) == (stats.total, stats.by_state, stats.by_group, stats.oldest_at)
 
+    async def test_ages_are_told_where_they_are_asked_for(self, letters: LetterStore) -> None:
+        now = DIED_AT
+        ages = [0, 10_000, 10_001, 3_600_000, 3_600_001, 91 * 86_400_000, -5]
+        await letters.put([letter(f"dl_{age}", died_at=now - age) for age in ages])
+
+        asked = await letters.stats(EVERYTHING, ages_at=now)
+        some = await letters.stats(Selection(ids=("dl_0", "dl_3600001")), ages_at=now)
+        none = await letters.stats(Selection(queue="empty"), ages_at=now)
+
+        assert ages_at(now, [now - age for age in ages]) == asked.ages
+        assert asked.ages is not None
+        assert (3, 1, 1) == (asked.ages.counts[0], asked.ages.counts[1], asked.ages.counts[-1])
+        assert sum(ages) + 5 == asked.ages.total_ms
+        assert ages_at(now, [now, now - 3_600_001]) == some.ages
+        assert NO_AGES == none.ages
+        assert (await letters.stats(EVERYTHING)).ages is None
+
     # ------------------------------------------------------------------------------------------------- reviewing
 
     @pytest.mark.parametrize("to", ReviewState, ids=str)
@@ -385,6 +403,26 @@ class LetterStoreContract(Contract):
 
         assert [2, 2, 1, 0] == pruned
         assert ["forever"] == [found.id for found in await self.walk(letters)]
+
+    @pytest.mark.parametrize("state", ReviewState, ids=str)
+    async def test_what_a_person_selects_is_pruned_in_any_state(self, letters: LetterStore, state: ReviewState) -> None:
+        await letters.put([letter("old", died_at=DIED_AT - 10), letter("young", expires_at=DIED_AT)])
+        await self.move(letters, "old", WAYS[state])
+
+        gone = [await letters.prune(now=DIED_AT, limit=5, selection=Selection(until=DIED_AT)) for _ in range(2)]
+
+        assert [1, 0] == gone
+        assert ["young"] == [found.id for found in await self.walk(letters)]
+        assert await letters.get("old") is None
+
+    async def test_a_selection_is_pruned_oldest_first_and_no_further_than_asked(self, letters: LetterStore) -> None:
+        await letters.put([letter(f"dl_{number}", died_at=DIED_AT + number) for number in range(5)])
+        await letters.put([letter("other", queue="billing")])
+
+        gone = await letters.prune(now=DIED_AT, limit=2, selection=Selection(queue="orders"))
+
+        assert 2 == gone
+        assert ["other", "dl_2", "dl_3", "dl_4"] == [found.id for found in await self.walk(letters)]
 
     async def test_a_letter_put_again_after_a_prune_is_a_new_one(self, letters: LetterStore) -> None:
         given = letter(expires_at=DIED_AT)

@@ -11,11 +11,26 @@ from collections.abc import Callable
 
 from redrive.testing.servers import debian
 from redrive.testing.servers.processes import ServerFailed
+from redrive.testing.servers.promtool import PACKAGE, installed_promtool, promtool_folder
 from redrive.testing.servers.rabbitmq_install import installed, rabbitmq_4_folder
 
 
 def main() -> int:
     """Get what is missing, one line on stdout per server."""
+    is_promtool_missing = not _has_promtool() and os.environ.get("CI") == "true"
+    return max(_rabbitmq(), int(is_promtool_missing))
+
+
+def _has_promtool() -> bool:
+    if installed_promtool() is None:
+        folder = promtool_folder()
+        _try_to(f"unpack promtool into {folder}", lambda: debian.unpack(PACKAGE, folder))
+    found = installed_promtool()
+    _say("promtool: none. The test of our Prometheus rules is skipped." if found is None else f"promtool: {found}")
+    return found is not None
+
+
+def _rabbitmq() -> int:
     if os.environ.get("REDRIVE_TEST_RABBITMQ_URL"):
         _say("RabbitMQ: the one of REDRIVE_TEST_RABBITMQ_URL")
         return 0

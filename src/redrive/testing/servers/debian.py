@@ -56,6 +56,22 @@ def unpack_newer_rabbitmq(folder: Path) -> None:
     unfinished.rename(folder)
 
 
+def unpack(package: str, folder: Path) -> None:
+    """The files of one package in `folder`, without those it depends on and without installing anything.
+
+    The folder appears complete or not at all. Raises `ServerFailed` where it cannot be had.
+    """
+    unfinished = folder.with_name(f"{folder.name}.unfinished")
+    shutil.rmtree(unfinished, ignore_errors=True)
+    unfinished.mkdir(parents=True)
+    _run("apt-get", "-o", _RETRIES, "update")
+    _run("apt-get", "-o", _RETRIES, "download", package, folder=unfinished)
+    for archive in unfinished.glob("*.deb"):
+        _run("dpkg-deb", "-x", str(archive), str(unfinished))
+        archive.unlink()
+    unfinished.rename(folder)
+
+
 def _mirror() -> list[str]:
     """Where apt gets this release's main packages from; nothing where that is not a plain web mirror."""
     release = platform.freedesktop_os_release().get("VERSION_CODENAME", "")
@@ -83,10 +99,17 @@ def _no_service_starts() -> Iterator[None]:
         _POLICY.unlink(missing_ok=True)
 
 
-def _run(*command: str) -> str:
+def _run(*command: str, folder: Path | None = None) -> str:
     environment = {**os.environ, "DEBIAN_FRONTEND": "noninteractive", **_proxy()}
     done = subprocess.run(  # noqa: S603 - Debian's own tools
-        command, capture_output=True, text=True, check=False, timeout=_APT_S, env=environment, stdin=subprocess.DEVNULL
+        command,
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=_APT_S,
+        env=environment,
+        stdin=subprocess.DEVNULL,
+        cwd=folder,
     )
     if done.returncode != 0:
         said = "\n".join((done.stdout + done.stderr).splitlines()[-20:])

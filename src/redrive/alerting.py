@@ -1,0 +1,158 @@
+"""Alerts without Prometheus: read the figures of one open app, judge them by the rules, once or again and again.
+
+Nothing is stored: a watch that is started anew tells again what is wrong. The Prometheus rules (`redrive metrics`) are
+the same table.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Final
+from urllib.error import URLError
+from urllib.request import urlopen
+
+from redrive.core.alerts import (
+    BY_NAME,
+    DEFAULT_GROUPS,
+    NOTHING,
+    Alert,
+    Evaluation,
+    Group,
+    Notification,
+    Rule,
+    evaluate,
+    rules_of,
+)
+from redrive.core.ports import Clock
+from redrive.core.units import Millis, UnixMs, rfc3339
+from redrive.errors import BrokerUnavailableError, ConfigurationError
+from redrive.runtime.adapters import read_server, server_url
+from redrive.runtime.app import Redrive
+from redrive.runtime.figures import Figures, sends_in
+
+SCRAPE_TIMEOUT_S: Final = 10.0
+MAX_PAGE_BYTES: Final = 32 * 1024 * 1024
+EVERY_MS: Final[Millis] = 30_000
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Wanted:
+    """Which rules, and where running workers answer `/metrics`: without any, rules about rates are not judged."""
+
+    groups: tuple[Group, ...] = DEFAULT_GROUPS
+    metrics_urls: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Look:
+    """What stands at one time. `unknown`: rules that could not be judged."""
+
+    at: UnixMs
+    evaluation: Evaluation
+
+    @property
+    def firing(self) -> tuple[Alert, ...]:
+        """What is wrong."""
+        return self.evaluation.firing
+
+
+class Watch:
+    """The alerts of one open app. Keeps what stood at the look before."""
+
+    def __init__(self, app: Redrive, wanted: Wanted | None = None) -> None:
+        wanted = Wanted() if wanted is None else wanted
+        self._clock: Clock = app.clock
+        url = server_url(app.settings)
+        self._rules = tuple(rule for rule in rules_of(wanted.groups) if rule.group is not Group.REDIS or url)
+        self._before = NOTHING
+        prefix = app.settings.metrics_prefix
+        self._figures = Figures(
+            app.backend.letters,
+            sends=_Sends(wanted.metrics_urls, prefix) if wanted.metrics_urls else None,
+            server=None if url is None else lambda: read_server(url),
+        )
+
+    async def look(self) -> Look:
+        """Read and judge. Raises `RedriveError` where what has to be asked is away; then nothing has changed."""
+        now = self._clock.now()
+        self._before = evaluate(self._rules, await self._figures.read(now), before=self._before, now=now)
+        return Look(at=now, evaluation=self._before)
+
+    async def changes(self, *, every_ms: Millis = EVERY_MS) -> AsyncIterator[Look | BrokerUnavailableError]:
+        """A look every so often, for ever; where the store or a server is away, the error instead."""
+        while True:
+            try:
+                yield await self.look()
+            except BrokerUnavailableError as error:
+                yield error
+            await self._clock.sleep(every_ms)
+
+
+async def look_once(app: Redrive, wanted: Wanted | None = None) -> Look:
+    """What is wrong now. How long it has been so is not known, so no rule waits. Raises `RedriveError`."""
+    watch = Watch(app, wanted)
+    watch._rules = tuple(replace(rule, for_ms=0) for rule in watch._rules)  # noqa: SLF001 - our own
+    return await watch.look()
+
+
+class _Sends:
+    """How messages ended in the last hour, asked of workers."""
+
+    def __init__(self, urls: Sequence[str], prefix: str) -> None:
+        for url in urls:
+            if not url.startswith(("http://", "https://")):
+                raise ConfigurationError(
+                    f'"{url}" is no web address.', hint="For example http://127.0.0.1:8000/metrics"
+                )
+        self._urls = urls
+        self._prefix = prefix
+
+    async def __call__(self) -> Mapping[str, float]:
+        pages = await asyncio.gather(*(asyncio.to_thread(_page, url) for url in self._urls))
+        return sends_in(pages, prefix=self._prefix)
+
+
+def _page(url: str) -> str:
+    try:
+        with urlopen(url, timeout=SCRAPE_TIMEOUT_S) as answer:  # noqa: S310 - http and https only, checked
+            body: bytes = answer.read(MAX_PAGE_BYTES)
+    except (URLError, OSError, ValueError) as error:
+        raise BrokerUnavailableError(
+            f"{url} does not answer: {error}.", hint="Is the worker running, with --http or as redrive up?"
+        ) from error
+    return body.decode("utf-8", "replace")
+
+
+def alert_document(alert: Alert) -> dict[str, Any]:
+    """One alert as plain values, its texts filled in."""
+    rule: Rule = BY_NAME[alert.rule]
+    texts = {
+        name: rule.told(getattr(rule, name), value=alert.value, label=alert.label)
+        for name in ("summary", "description", "action")
+    }
+    return {
+        "alert": alert.rule,
+        "label": alert.label or None,
+        "severity": str(alert.severity),
+        "state": str(alert.state),
+        "since": rfc3339(alert.since),
+        "value": alert.value,
+        **texts,
+    }
+
+
+def look_document(look: Look) -> dict[str, Any]:
+    """What stands, worst first."""
+    firing = sorted(look.firing, key=lambda alert: (str(alert.severity), alert.rule, alert.label))
+    return {
+        "at": rfc3339(look.at),
+        "firing": [alert_document(alert) for alert in firing],
+        "unknown": list(look.evaluation.unknown),
+    }
+
+
+def notification_document(notification: Notification) -> dict[str, Any]:
+    """One turn of an alert: it fires, or is resolved."""
+    return {**alert_document(notification.alert), "at": rfc3339(notification.at)}

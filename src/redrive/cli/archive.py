@@ -1,0 +1,221 @@
+"""`redrive dlq export | import | prune`."""
+
+from __future__ import annotations
+
+import sys
+import time
+from contextlib import nullcontext
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Final
+
+import typer
+
+from redrive.cli import options as o
+from redrive.cli.groups import Change, Filters, Where, spread
+from redrive.cli.output import note, plural, print_json, say
+from redrive.cli.prompts import Bar, confirm
+from redrive.errors import ConfigurationError
+
+if TYPE_CHECKING:
+    from redrive.core.letters.letter import Letter
+    from redrive.core.letters.selection import Selection
+    from redrive.service import Service
+
+BATCH: Final = 100
+STANDARD_OUTPUT: Final = Path("-")
+
+
+@spread
+def export(
+    target: Annotated[Path, typer.Argument(metavar="FILE", help="The new file; - for standard output.")],
+    *,
+    filters: Filters,
+    limit: o.LimitOption = None,
+    where: Where,
+) -> None:
+    """Write letters to a file of JSON lines: whole, with their exact bytes and every attempt. Nothing is changed.
+
+    \b
+      redrive dlq export letters.jsonl
+      redrive dlq export - --queue orders --reason VALIDATION_FAILED | jq .message.body
+    """
+    selection = filters.selection()
+    if target == STANDARD_OUTPUT:
+        where.run(lambda service: _print_letters(service, selection, limit))
+        return
+    if target.exists():
+        raise ConfigurationError(f'"{target}" exists already. Nothing was written.', hint="Name a new file.")
+
+    count = where.run(lambda service: _exported(service, selection, target, limit=limit, is_quiet=where.is_json))
+    if where.is_json:
+        print_json({"file": str(target), "letters": count})
+    else:
+        say(f"{plural(count, 'letter')} written to {target}.")
+
+
+async def _print_letters(service: Service, selection: Selection, limit: int | None) -> None:
+    from redrive.runtime.archive import line_of
+
+    async for letter in service.whole(selection, limit=limit):
+        sys.stdout.write(line_of(letter).decode())
+
+
+async def _exported(service: Service, selection: Selection, target: Path, *, limit: int | None, is_quiet: bool) -> int:
+    """The file appears under its name once it is whole."""
+    import asyncio
+
+    from redrive.runtime.archive import Archive
+
+    part, count = target.with_name(f"{target.name}.part"), 0
+    part.unlink(missing_ok=True)
+    with Archive(part) as archive, Bar("export", is_quiet=is_quiet) as bar:
+        batch: list[Letter] = []
+        async for letter in service.whole(selection, limit=limit, on_count=bar):
+            batch.append(letter)
+            count += 1
+            if len(batch) >= BATCH:
+                await asyncio.to_thread(archive.write, batch)
+                batch.clear()
+        await asyncio.to_thread(archive.write, batch)
+    part.rename(target)
+    return count
+
+
+@spread
+def import_(
+    source: Annotated[Path, typer.Argument(metavar="FILE", help="A file that `dlq export` or `dlq prune` wrote.")],
+    *,
+    yes: o.YesOption = False,
+    dry_run: o.DryRunOption = False,
+    where: Where,
+) -> None:
+    """Load letters from a file of JSON lines. Those that are there already stay as they are, so it can be repeated.
+
+    \b
+      redrive dlq import letters.jsonl --dry-run
+      redrive dlq import letters.jsonl --yes
+    """
+    from redrive.runtime.archive import letters_in
+
+    count = sum(1 for _ in letters_in(source))
+    document: dict[str, Any] = {"dry_run": dry_run, "file": str(source), "letters": count}
+    if dry_run:
+        text = f"{source} holds {plural(count, 'letter')}. Nothing was changed."
+        print_json(document) if where.is_json else say(text)
+        return
+    confirm(f"Load {plural(count, 'letter')} from {source}?", yes=yes or count == 0)
+    added = where.run(lambda service: _imported(service, source, total=count, is_quiet=where.is_json), may_create=True)
+    if where.is_json:
+        print_json({**document, "added": added})
+    else:
+        say(f"{plural(added, 'letter')} loaded; {count - added} were there already.")
+
+
+async def _imported(service: Service, source: Path, *, total: int, is_quiet: bool) -> int:
+    from redrive.runtime.archive import letters_in
+
+    added, done = 0, 0
+    batch: list[Letter] = []
+    with Bar("import", total=total, is_quiet=is_quiet) as bar:
+        for letter in letters_in(source):
+            batch.append(letter)
+            if len(batch) >= BATCH:
+                added += await service.take_in(batch)
+                done += len(batch)
+                bar(done)
+                batch.clear()
+        if batch:
+            added += await service.take_in(batch)
+    return added
+
+
+@spread
+def prune(
+    *,
+    filters: Filters,
+    older_than: Annotated[
+        str | None,
+        typer.Option("--older-than", metavar="TIME", help="Dead for longer: 7d, 36h.", show_default=False),
+    ] = None,
+    archive: Annotated[
+        Path | None,
+        typer.Option(
+            "--archive",
+            metavar="FILE",
+            help="Append them to this file of JSON lines first; `dlq import` loads it again.",
+            show_default=False,
+        ),
+    ] = None,
+    change: Change,
+    where: Where,
+) -> None:
+    """Remove letters for good. Without --archive only those that were sent back or closed.
+
+    \b
+    Letters that nobody has decided about (pending, reviewed) are removed only into an archive, or where --state names
+    their state. What a redrive job holds stays. Workers remove closed letters by themselves when their time is over.
+
+    \b
+      redrive dlq prune --older-than 7d --dry-run
+      redrive dlq prune --older-than 30d --archive letters.jsonl --yes
+      redrive dlq prune orders --state closed --yes
+    """
+    given = filters.selection()
+    selection = _older(given, older_than)
+    change.refuse_everything(selection, "prune")
+    is_sparing = archive is None and not selection.states and not selection.ids
+    if is_sparing:
+        selection = replace(selection, states=_done_with())
+    count, spared = where.run(lambda service: _counted(service, selection, is_sparing=is_sparing))
+    count = count if change.limit is None else min(count, change.limit)
+    into = None if archive is None else str(archive)
+    removed = 0
+    if not change.dry_run:
+        confirm(f"Remove {plural(count, 'letter')} for good?", yes=change.yes or count == 0)
+        removed = where.run(lambda service: _removed(service, selection, archive, change=change, total=count))
+    if where.is_json:
+        found = {"letters": count} if change.dry_run else {"removed": removed}
+        print_json({"dry_run": change.dry_run, **found, "spared": spared, "archive": into})
+        return
+    if change.dry_run:
+        say(f"Would remove {plural(count, 'letter')}. Nothing was changed.")
+    else:
+        say(f"{plural(removed, 'letter')} removed{'' if into is None else f', kept in {into}'}.")
+    if spared:
+        note(f"{plural(spared, 'letter')} that nobody has decided about stay: say --archive FILE to remove them too.")
+
+
+def _older(selection: Selection, older_than: str | None) -> Selection:
+    """The selection, narrowed to letters that old."""
+    if older_than is None:
+        return selection
+    age = o.parse_duration(older_than, "--older-than")
+    assert age is not None, "given"
+    until = time.time_ns() // 1_000_000 - int(age.total_seconds() * 1_000)
+    return replace(selection, until=until if selection.until is None else min(until, selection.until))
+
+
+def _done_with() -> frozenset[Any]:
+    from redrive.core.letters.letter import ReviewState
+
+    return frozenset({ReviewState.REPLAYED, ReviewState.CLOSED})
+
+
+async def _counted(service: Service, selection: Selection, *, is_sparing: bool) -> tuple[int, int]:
+    """How many would go, and how many stay because nobody has decided about them."""
+    from redrive.core.letters.selection import OPEN_STATES
+
+    count = (await service.stats(selection, top=1)).total
+    if not is_sparing:
+        return count, 0
+    return count, (await service.stats(replace(selection, states=OPEN_STATES), top=1)).total
+
+
+async def _removed(service: Service, selection: Selection, archive: Path | None, *, change: Change, total: int) -> int:
+    from redrive.runtime.archive import Archive
+
+    with nullcontext() if archive is None else Archive(archive) as into, Bar("prune", total=total) as bar:
+        return await service.remove(
+            selection, actor=change.who, note=change.note, archive=into, limit=change.limit, on_count=bar
+        )

@@ -1,0 +1,248 @@
+"""`redrive doctor | alerts | metrics`."""
+
+from __future__ import annotations
+
+import json
+import sys
+from enum import StrEnum
+from typing import TYPE_CHECKING, Annotated, Any, Final
+
+import typer
+
+from redrive.cli import options as o
+from redrive.cli.groups import Where, spread
+from redrive.cli.output import facts, note, print_error, print_json, say, table
+from redrive.core.alerts import DEFAULT_GROUPS, Group
+from redrive.core.doctor import Level
+from redrive.core.units import Millis, duration_ms
+from redrive.errors import RedriveError
+
+if TYPE_CHECKING:
+    from redrive.alerting import Look, Wanted
+    from redrive.doctor import Report
+    from redrive.runtime.app import Redrive
+
+FOUND: Final = 1
+"""Exit code: something is wrong."""
+WRONG: Final = 2
+"""Exit code: the command itself did not work."""
+MIN_EVERY_MS: Final = 1_000
+
+
+class FailOn(StrEnum):
+    """Levels, as a choice that the shell completes."""
+
+    ERROR = "error"
+    WARNING = "warning"
+    INFO = "info"
+    NEVER = "never"
+
+
+GroupsOption = Annotated[
+    list[Group] | None,
+    typer.Option(
+        "--group",
+        help="Rules of this group; may be given several times (default: dead-letters and redis).",
+        show_default=False,
+    ),
+]
+
+
+# ---------------------------------------------------------------------------------------------------- doctor
+
+
+@spread
+def doctor(
+    *,
+    strict: Annotated[
+        bool, typer.Option("--strict", help="Nothing accepted may be lost in a crash: everysec is not enough.")
+    ] = False,
+    fail_on: Annotated[
+        FailOn, typer.Option("--fail-on", help="Exit with 1 where something this bad, or worse, is found.")
+    ] = FailOn.ERROR,
+    where: Where,
+) -> None:
+    """Look for what loses messages: settings of the Redis server, its memory and errors, files, redrive's own settings.
+
+    \b
+    It changes nothing. Each finding says what is at risk and the command that helps.
+    Exit codes: 0 nothing as bad as --fail-on, 1 something, 2 the command did not work.
+
+    \b
+      redrive doctor --app orders:app
+      redrive doctor --broker redis://localhost:6379/0 --strict
+      redrive doctor --app orders:app --json
+    """
+    import asyncio
+
+    from redrive.cli.target import find_app
+    from redrive.doctor import examine
+
+    try:
+        report = asyncio.run(examine(find_app(where.app, where.broker, may_create=True), strict=strict))
+    except RedriveError as error:
+        print_error(error.code, error.text, hint=error.hint, is_json=where.is_json)
+        raise typer.Exit(WRONG) from error
+    if where.is_json:
+        print_json(report.document())
+    else:
+        _print_report(report)
+    if fail_on is not FailOn.NEVER and report.at_least(Level(fail_on.value)):
+        raise typer.Exit(FOUND)
+
+
+def _print_report(report: Report) -> None:
+    facts([("broker", report.broker), *report.facts])
+    for finding in report.findings:
+        say("")
+        say(f"{finding.level.upper()} {finding.code}: {finding.text}")
+        say(f"  At risk: {finding.risk}")
+        if finding.remedy:
+            say(f"  Do: {finding.remedy}")
+    if not report.findings:
+        say("Nothing found that loses messages.")
+
+
+# ---------------------------------------------------------------------------------------------------- alerts
+
+
+@spread
+def alerts(
+    *,
+    groups: GroupsOption = None,
+    metrics_urls: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--from",
+            metavar="URL",
+            help="The /metrics of a running worker, for rules about rates; may be given several times.",
+            show_default=False,
+        ),
+    ] = None,
+    watch: Annotated[bool, typer.Option("--watch", help="Go on looking; tell what begins and what is over.")] = False,
+    every: Annotated[str, typer.Option("--every", metavar="TIME", help="Between two looks with --watch.")] = "30s",
+    where: Where,
+) -> None:
+    """Evaluate the alert rules now, without Prometheus: what is wrong, and what to do about it.
+
+    \b
+    With --watch it prints a line when an alert begins and one when it is over, until Ctrl-C.
+    Exit codes: 0 nothing is wrong, 1 an alert fires, 2 the command did not work.
+
+    \b
+      redrive alerts --app orders:app
+      redrive alerts --app orders:app --from http://127.0.0.1:8000/metrics --json
+      redrive alerts --app orders:app --group every-letter --watch | while read -r line; do notify-send "$line"; done
+    """
+    import asyncio
+
+    from redrive.alerting import Wanted, look_document, look_once
+    from redrive.cli.target import find_app
+
+    wanted = Wanted(groups=tuple(groups or DEFAULT_GROUPS), metrics_urls=tuple(metrics_urls or ()))
+    try:
+        app = find_app(where.app, where.broker)
+        if watch:
+            asyncio.run(_watch(app, wanted, every_ms=_every_ms(every), is_json=where.is_json))
+            return
+        look = asyncio.run(_opened(app, wanted, look_once))
+    except RedriveError as error:
+        print_error(error.code, error.text, hint=error.hint, is_json=where.is_json)
+        raise typer.Exit(WRONG) from error
+    document = look_document(look)
+    print_json(document) if where.is_json else _print_look(document)
+    if look.firing:
+        raise typer.Exit(FOUND)
+
+
+def _print_look(document: dict[str, Any]) -> None:
+    firing = document["firing"]
+    if firing:
+        table(
+            ("alert", "severity", "what"),
+            [(found["alert"], found["severity"], found["summary"]) for found in firing],
+            whole=("alert",),
+        )
+        for action in dict.fromkeys((found["alert"], found["action"]) for found in firing):
+            say("")
+            say(f"{action[0]}: {action[1]}")
+    else:
+        say("Nothing is wrong.")
+    if document["unknown"]:
+        note(f"Not judged: {', '.join(document['unknown'])}. A worker tells: --from http://HOST:PORT/metrics")
+
+
+async def _opened(app: Redrive, wanted: Wanted, look: Any) -> Look:
+    async with app:
+        found: Look = await look(app, wanted)
+        return found
+
+
+async def _watch(app: Redrive, wanted: Wanted, *, every_ms: Millis, is_json: bool) -> None:
+    """Tell each change as a line, at once. An outage is told once and changes no alert."""
+    from redrive.alerting import Watch, notification_document
+
+    is_away = False
+    async with app:
+        async for look in Watch(app, wanted).changes(every_ms=every_ms):
+            if isinstance(look, RedriveError):
+                if not is_away:
+                    print_error(look.code, look.text, hint=look.hint, is_json=is_json)
+                is_away = True
+                continue
+            is_away = False
+            for notification in look.evaluation.notifications:
+                found = notification_document(notification)
+                say(json.dumps(found) if is_json else _line(found))
+            sys.stdout.flush()
+
+
+def _line(found: dict[str, Any]) -> str:
+    start = f"{found['at']} {found['state'].upper()} {found['alert']} ({found['severity']}): {found['summary']}"
+    return f"{start}. {found['action']}" if found["state"] == "firing" else start
+
+
+def _every_ms(text: str) -> Millis:
+    found = o.parse_duration(text, "--every")
+    every_ms = 0 if found is None else duration_ms(found)
+    o.refuse_unless(every_ms >= MIN_EVERY_MS, f"--every {text} is too often: at least 1s.")
+    return every_ms
+
+
+# ---------------------------------------------------------------------------------------------------- metrics
+
+
+def metrics(
+    *,
+    groups: GroupsOption = None,
+    prefix: Annotated[
+        str | None,
+        typer.Option(
+            "--prefix",
+            metavar="TEXT",
+            help="What the names of metrics begin with (default: the setting metrics_prefix).",
+            show_default=False,
+        ),
+    ] = None,
+    is_json: o.JsonOption = False,
+) -> None:
+    """Print the Prometheus alert rules for redrive's metrics: a file for `rule_files`.
+
+    \b
+    Each rule says what happened and which command helps. The metrics themselves are served under /metrics by
+    redrive up, redrive serve and redrive work --http.
+
+    \b
+      redrive metrics > redrive-rules.yml
+      redrive metrics --group dead-letters --group every-letter
+      promtool check rules redrive-rules.yml
+    """
+    from redrive.core.alerts import as_yaml, rule_file
+    from redrive.runtime.settings import load_settings
+
+    settings = load_settings({} if prefix is None else {"metrics_prefix": prefix})
+    document = rule_file(tuple(groups or DEFAULT_GROUPS), prefix=settings.metrics_prefix)
+    if is_json:
+        print_json(document)
+    else:
+        say(as_yaml(document).rstrip("\n"))
