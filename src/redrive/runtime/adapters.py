@@ -163,7 +163,15 @@ def _memory(wanted: _Wanted) -> Backend:
     broker, claims, letters = MemoryBroker(clock=clock), MemoryClaimStore(clock=clock), MemoryLetterStore()
     jobs = MemoryJobStore(letters, clock=clock)
     ledger = OrderedLedger(broker=broker, claims=claims, letters=letters, jobs=jobs, clock=clock)
-    return Backend(url=wanted.url, ledger=ledger, broker=broker, claims=claims, letters=letters, jobs=jobs)
+    return Backend(
+        url=wanted.url,
+        ledger=ledger,
+        broker=broker,
+        claims=claims,
+        letters=letters,
+        jobs=jobs,
+        drop_entries=ledger.drop_entries,
+    )
 
 
 # ---------------------------------------------------------------------------------------------------- RabbitMQ
@@ -196,6 +204,7 @@ def _rabbitmq(wanted: _Wanted) -> Backend:
         jobs=jobs,
         backup=lambda target: asyncio.to_thread(backup, file.path, target),
         send_leftovers=lambda limit: ledger.send_leftovers(limit=limit),
+        drop_entries=ledger.drop_entries,
         local_store=str(file.path),
     )
 
@@ -226,6 +235,7 @@ def _redis(wanted: _Wanted) -> Backend:
         jobs=jobs,
         backup=lambda target: asyncio.to_thread(backup, file.path, target),
         send_leftovers=lambda limit: ledger.send_leftovers(limit=limit),
+        drop_entries=ledger.drop_entries,
         local_store=str(file.path),
     )
 
@@ -242,13 +252,8 @@ def _store_file(wanted: _Wanted) -> SqliteFile:
 
 
 def server_url(settings: Settings) -> str | None:
-    """The URL of the Redis server that broker or store lie on; None where neither does."""
-    urls = (
-        (settings.broker, settings.store)
-        if urlsplit(settings.broker).scheme in ("amqp", "amqps")
-        else (settings.broker,)
-    )
-    return next((url for url in urls if urlsplit(url).scheme in ("redis", "rediss")), None)
+    """The URL of the Redis server that the broker lies on; None where it is none."""
+    return settings.broker if urlsplit(settings.broker).scheme in ("redis", "rediss") else None
 
 
 async def read_server(url: str) -> RedisReading:

@@ -207,7 +207,11 @@ class Redrive:
         async with self._opening:
             if self._backend is None:
                 backend = open_backend(
-                    self.settings.broker, clock=self.clock, settings=self.settings, topology=self.wired_topology()
+                    self.settings.broker,
+                    clock=self.clock,
+                    settings=self.settings,
+                    topology=self.wired_topology(),
+                    retries={each.queue: each.retry for each in self._consumers.values()},
                 )
                 await backend.open()
                 self._backend = backend

@@ -59,6 +59,7 @@ class Consumer:
     decode: Decode
     wants_delivery: bool
     retry: Retry
+    has_own_retry: bool
     concurrency: int
     timeout_ms: Millis | None
     lease_ms: Millis
@@ -119,6 +120,7 @@ def make_consumer(
         decode=make_decoder(payload_type, settings, where=where),
         wants_delivery=wants_delivery,
         retry=_retry(retry, where),
+        has_own_retry=retry is not None,
         concurrency=_concurrency(concurrency, settings, kind, where=where),
         timeout_ms=_positive(timeout, f"{where}: timeout"),
         lease_ms=_lease(lease, where),

@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 from redrive.core.delivery import DeliveryState
 from redrive.core.message import Headers, Message
 from redrive.core.origin import origin_of
+from redrive.core.policy.retry import Retry
 from redrive.core.ports import End, Ledger, LedgerTransaction, Published, Taken, Transaction
 from redrive.core.units import Duration, UnixMs, duration_ms
 from redrive.errors import LeaseLostError
@@ -111,7 +112,13 @@ class Delivery:
     @property
     def max_attempts(self) -> int:
         """How many attempts there are; in the last one a failure is final."""
-        return self._host.consumer.max_attempts
+        return self._retry.max_attempts
+
+    @property
+    def _retry(self) -> Retry:
+        """The consumer's rule; where it has none of its own, the producer's."""
+        consumer, given = self._host.consumer, self._taken.received.retry
+        return consumer.retry if given is None or consumer.has_own_retry else given
 
     @property
     def queue(self) -> str:

@@ -37,6 +37,7 @@ from redrive.core.topology.ladder import has_ladder
 from redrive.core.topology.model import EMPTY, Topology
 from redrive.core.topology.ways import way_back
 from redrive.core.units import Millis, UnixMs
+from redrive.errors import ConfigurationError
 from redrive.runtime.child import TRACEBACK_NOTE
 from redrive.runtime.consumer import Consumer
 from redrive.runtime.decode import Undecodable
@@ -105,7 +106,7 @@ class Endings:
             expires_at = own if expires_at is None else min(own, expires_at)
         settled = decide_start(
             attempt=delivery.attempt,
-            retry=self._consumer.retry,
+            retry=delivery._retry,
             verdict=delivery._taken.verdict,
             lease_ms=self._consumer.lease_ms,
             expires_at=expires_at,
@@ -183,7 +184,7 @@ class Endings:
             settled = decide(
                 outcome,
                 attempt=delivery.attempt,
-                retry=self._consumer.retry,
+                retry=delivery._retry,
                 now=now,
                 u=self._draw(),
                 body=self._next_body(delivery),
@@ -231,7 +232,7 @@ class Endings:
     def _broken_policy(self, delivery: Delivery, broken: Exception, now: UnixMs) -> settlement.Settlement:
         text = f"The consumer's policy raised {error_type(broken)}: {error_text(broken)}"
         reason = Reason(code="POLICY_FAILED", text=text)
-        if delivery.attempt >= self._consumer.max_attempts:
+        if delivery.attempt >= delivery.max_attempts or isinstance(broken, ConfigurationError):
             return settlement.DeadLetter(reason=reason)
         return settlement.Retry(due_at=now + BROKEN_POLICY_DELAY_MS, reason=reason)
 

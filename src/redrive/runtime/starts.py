@@ -9,7 +9,7 @@ copy is about to be taken for dead, copies of it wait: one of them may be what k
 
 Who holds a claim and is gone: the broker says whose connection is over. A worker that lost its connection is back
 within moments and goes on, so only one that stays away for `GONE_AFTER_MS` is taken for dead; until then its messages
-wait.
+wait. A broker with leases has waited itself: what it calls gone has lost them.
 """
 
 from __future__ import annotations
@@ -52,6 +52,7 @@ class Starts:
         self._claims = claims
         self._clock = clock
         self._spared = spared
+        self._gone_after_ms = 0 if broker.features.leases else GONE_AFTER_MS
         self._missing_ms: dict[str, float] = {}
         # Numbers this process has in hand: (queue, digest) to the numbers.
         self._numbers: dict[_Pair, set[int]] = {}
@@ -77,7 +78,7 @@ class Starts:
         if type(verdict) is not InProgress or verdict.owner not in self._missing_ms:
             return verdict
         away_ms = self._clock.monotonic_ms() - self._missing_ms[verdict.owner]
-        dead_at = self._clock.now() + max(0, math.ceil(GONE_AFTER_MS - away_ms))
+        dead_at = self._clock.now() + max(0, math.ceil(self._gone_after_ms - away_ms))
         return replace(verdict, lease_until=min(verdict.lease_until, dead_at))
 
     async def _gone(self, holders: set[str]) -> frozenset[str]:
@@ -88,7 +89,7 @@ class Starts:
             self._missing_ms.pop(name, None)
         for name in missing:
             self._missing_ms.setdefault(name, now_ms)
-        return frozenset(name for name in missing if now_ms - self._missing_ms[name] >= GONE_AFTER_MS)
+        return frozenset(name for name in missing if now_ms - self._missing_ms[name] >= self._gone_after_ms)
 
     # ------------------------------------------------------------------------------------------- without a verdict
 
