@@ -36,9 +36,10 @@ from itertools import count
 from typing import Any, Final
 
 from redrive.brokers.bullmq import jobs, scripts
-from redrive.brokers.bullmq.fleet import Fleet, rescue_args, rescue_keys
+from redrive.brokers.bullmq.fleet import SUSPECT_MS, Fleet, rescue_args, rescue_keys
 from redrive.brokers.bullmq.jobs import Kept
 from redrive.brokers.bullmq.keys import MAX_PRIORITY, Keys, Names, job_id_of, registry
+from redrive.brokers.bullmq.retrying import retry_of
 from redrive.brokers.bullmq.waiting import PATIENCE_MS, Waiter
 from redrive.core import settlement
 from redrive.core.message import Message
@@ -413,7 +414,7 @@ class BullBroker:
         keys = self._names.keys(queue)
         parts = keys.several("wait", "active", "prioritized", "delayed", "paused")
         shown = await self._look(self._scripts.peek, parts, [keys.base, limit])
-        found = [(name.decode("utf-8", "surrogateescape"), _job(fields)) for name, fields in shown]
+        found = [(name.decode("utf-8", "surrogateescape"), _pairs(fields)) for name, fields in shown]
         return [(name, jobs.message_of(name, job)) for name, job in found if job]
 
     async def discard(self, queue: str, is_gone: Callable[[Message], bool], *, limit: int) -> int:
@@ -430,20 +431,27 @@ class BullBroker:
         return await self._server.run(script, keys, args, wait_ms=LOOK_WAIT_MS, again=True)
 
     async def gone(self, workers: Collection[str]) -> set[str]:
-        """Those that were seen once, in a queue this process has to do with, and give no sign of life any more."""
+        """Those that were seen once in a queue this process has to do with, and whose work `fleet` has put back: they
+        give no sign of life, and were found missing for long enough.
+        """
         asked = set(workers)
+        gone: set[str] = set()
         alive: set[str] = set()
-        seen: set[str] = set()
         for queue in list(self._queues.values()) if asked else ():
-            link = await self._server.link(queue.keys.workers, wait_ms=LOOK_WAIT_MS)
-            time, signs = await link.send([("TIME",), ("ZRANGE", queue.keys.workers, 0, -1, "WITHSCORES")])
+            keys = queue.keys
+            link = await self._server.link(keys.workers, wait_ms=LOOK_WAIT_MS)
+            looks = [("TIME",), ("ZRANGE", keys.workers, 0, -1, "WITHSCORES"), ("HGETALL", keys.suspects)]
+            try:
+                time, signs, suspects = await link.send(looks)
+            except LinkLost as lost:
+                raise unavailable(self._server.where, lost.text) from lost
             now = int(time[0]) * 1_000 + int(time[1]) // 1_000
-            for member, until in zip(signs[::2], signs[1::2], strict=True):
-                worker = member.decode("utf-8", "surrogateescape").partition("|")[2]
-                seen.add(worker)
-                if float(until) > now:
-                    alive.add(worker)
-        return (asked & seen) - alive
+            since = _pairs(suspects)
+            for member, until in _pairs(signs).items():
+                instance, _, worker = member.partition(b"|")
+                is_dead = float(until) <= now and now - int(since.get(instance, now)) >= SUSPECT_MS
+                (gone if is_dead else alive).add(worker.decode("utf-8", "surrogatepass"))
+        return (asked & gone) - alive
 
     # ------------------------------------------------------------------------------------------- helpers
 
@@ -496,19 +504,22 @@ def _check(outgoing: Outgoing) -> None:
 
 def _received(queue: str, item: Sequence[Any], *, number: int, until: UnixMs) -> Received:
     name = item[0].decode("utf-8", "surrogateescape")
-    job = _job(item[1])
+    job = _pairs(item[1])
+    options = job.get(b"opts", b"{}")
     return Received(
         message=jobs.message_of(name, job),
-        lease=Lease(queue=queue, ref=Kept(name, job.get(b"opts", b"{}")), token=number),
+        lease=Lease(queue=queue, ref=Kept(name, options), token=number),
         lease_until=until,
         starts=jobs.starts_of(job),
         position=name,
         redelivered=b"stc" in job,
         history=jobs.history_of(job),
+        # What redrive made carries its publisher's idea of it, for Node's workers.
+        retry=None if b"rd" in job else retry_of(options),
     )
 
 
-def _job(fields: Sequence[bytes]) -> dict[bytes, bytes]:
+def _pairs(fields: Sequence[bytes]) -> dict[bytes, bytes]:
     return dict(zip(fields[::2], fields[1::2], strict=True))
 
 
