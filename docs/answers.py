@@ -7,7 +7,9 @@ import json
 from pathlib import Path
 from typing import Any, Final
 
-from redrive import service, views
+from redrive import alerting, doctor, service, views
+from redrive.core.alerts import evaluate, rules_of
+from redrive.core.doctor import RedisReading, check_redis
 from redrive.core.letters.letter import ReviewState
 from redrive.core.ports import AuditEntry, LetterStats, LetterSummary, Page
 from redrive.core.redrive import JobCounts, JobState
@@ -49,6 +51,14 @@ def answers() -> dict[str, Any]:
         "`redrive dlq jobs`": {"jobs": [views.job_document(_job())]},
         "`redrive dlq review`, `close`, `restore`": views.review_document(_review()),
         "The same with `--dry-run`": {"dry_run": True, "verb": "close", "letters": 12},
+        "`redrive dlq export`": {"file": "letters.jsonl", "letters": 12},
+        "`redrive dlq import`": {"dry_run": False, "file": "letters.jsonl", "letters": 12, "added": 10},
+        "`redrive dlq prune`": {"dry_run": False, "removed": 12, "spared": 3, "archive": None},
+        "`redrive alerts`": alerting.look_document(_look()),
+        "`redrive alerts --watch`, one line for each turn": alerting.notification_document(
+            _look().evaluation.notifications[0]
+        ),
+        "`redrive doctor`": _doctor().document(),
         "`redrive publish`": views.receipt_document(service.Receipt(queue="orders", published=3, duplicates=1)),
         "`redrive queues list`": {"queues": [views.queue_document(queue)]},
         "`redrive backup`": {"file": "saved.db", "bytes": 4_096},
@@ -61,6 +71,23 @@ def answers() -> dict[str, Any]:
         },
         "Any error, on standard error": {"error": {"code": error.code, "text": error.text, "hint": error.hint}},
     }
+
+
+def _look() -> alerting.Look:
+    reading = {"letters_open": {"": 101.0}, "letters_by_tenant": {"acme": 50.0}}
+    return alerting.Look(at=AT, evaluation=evaluate(rules_of(), reading, now=AT))
+
+
+def _doctor() -> doctor.Report:
+    reading = RedisReading(
+        info={"redis_version": "7.0.15", "role": "master", "used_memory": "104857600", "maxmemory": "536870912"},
+        config={"appendonly": "yes", "appendfsync": "everysec", "maxmemory-policy": "allkeys-lru"},
+    )
+    return doctor.Report(
+        broker="redis://localhost:6379/0",
+        findings=check_redis(reading),
+        facts=tuple(doctor.facts_of(reading)),
+    )
 
 
 def _letter() -> service.LetterView:

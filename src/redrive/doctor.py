@@ -5,14 +5,16 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 from urllib.parse import urlsplit
 
 from redrive.core.doctor import Finding, Level, RedisReading, check_redis, memory_of, worst_first
-from redrive.core.doctor.settings import check_settings
+from redrive.core.doctor.settings import HAS_NO_STORE, check_settings
 from redrive.errors import RedriveError
 from redrive.runtime.adapters import check_file, masked, read_server, server_url, sqlite_path
 from redrive.runtime.app import Redrive
+
+Fact: TypeAlias = "tuple[str, str | int | float | None]"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -21,7 +23,7 @@ class Report:
 
     broker: str
     findings: tuple[Finding, ...]
-    facts: tuple[tuple[str, str | int | float | None], ...] = ()
+    facts: tuple[Fact, ...] = ()
     is_strict: bool = False
 
     def at_least(self, level: Level) -> tuple[Finding, ...]:
@@ -52,7 +54,7 @@ async def examine(app: Redrive, *, strict: bool = False) -> Report:
             strict=strict,
         )
     ]
-    facts: list[tuple[str, str | int | float | None]] = []
+    facts: list[Fact] = []
     for file in dict.fromkeys((settings.broker, settings.store)):
         if urlsplit(file).scheme == "sqlite" and (file == settings.broker or _is_store_used(settings.broker)):
             findings += _of_file(file, facts)
@@ -63,10 +65,10 @@ async def examine(app: Redrive, *, strict: bool = False) -> Report:
 
 
 def _is_store_used(broker: str) -> bool:
-    return urlsplit(broker).scheme in ("amqp", "amqps")
+    return urlsplit(broker).scheme in HAS_NO_STORE
 
 
-def _of_file(url: str, facts: list[tuple[str, str | int | float | None]]) -> Iterator[Finding]:
+def _of_file(url: str, facts: list[Fact]) -> Iterator[Finding]:
     path = Path(sqlite_path(url))
     if not path.is_file():
         yield Finding(
@@ -92,18 +94,17 @@ def _of_file(url: str, facts: list[tuple[str, str | int | float | None]]) -> Ite
         )
 
 
-async def _of_redis(
-    url: str, facts: list[tuple[str, str | int | float | None]], *, strict: bool
-) -> tuple[Finding, ...]:
+async def _of_redis(url: str, facts: list[Fact], *, strict: bool) -> tuple[Finding, ...]:
     try:
         reading = await read_server(url)
     except RedriveError as error:
         return (_broken(error),)
-    facts += _facts(reading)
+    facts += facts_of(reading)
     return check_redis(reading, strict=strict)
 
 
-def _facts(reading: RedisReading) -> list[tuple[str, str | int | float | None]]:
+def facts_of(reading: RedisReading) -> list[Fact]:
+    """A few numbers of a Redis server."""
     memory = memory_of(reading)
     share = memory.share
     return [

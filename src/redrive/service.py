@@ -377,7 +377,19 @@ class Service:
         for letter_id, why in zip(letter_ids, answers, strict=True):
             if why is None:
                 self._app.events.emit("letter.reviewed", letter_id=letter_id, to=str(to), actor=actor, note=note)
+        if to is ReviewState.CLOSED:
+            moved = [letter_id for letter_id, why in zip(letter_ids, answers, strict=True) if why is None]
+            await self._drop_entries(moved)
         return answers
+
+    async def _drop_entries(self, letter_ids: Sequence[str]) -> None:
+        """What people closed leaves the broker's own dead-letter queue, too."""
+        drop = self._app.backend.drop_entries
+        if drop is None:
+            return
+        for start in range(0, len(letter_ids), REMOVE_BATCH):
+            found = [await self._app.backend.letters.get(id_) for id_ in letter_ids[start : start + REMOVE_BATCH]]
+            await drop([each[0] for each in found if each is not None])
 
     # ------------------------------------------------------------------------------------------- out, in, away
 
@@ -417,6 +429,9 @@ class Service:
         async def flush() -> int:
             if archive is not None:
                 await asyncio.to_thread(archive.write, batch)
+            # Before the letters: an entry whose letter is gone would never be looked for again.
+            if self._app.backend.drop_entries is not None:
+                await self._app.backend.drop_entries(batch)
             these = replace(selection, ids=tuple(letter.id for letter in batch))
             gone = await self._app.backend.letters.prune(now=self._app.clock.now(), limit=len(batch), selection=these)
             batch.clear()

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from redrive.core.letters.letter import Letter
 from redrive.core.ports import Broker, ClaimStore, Features, JobStore, Ledger, LetterStore
 
 
@@ -26,8 +27,9 @@ class Backend:
 
     `backup`: copies everything of the file into a new one while others go on working; None where there is no file.
     `send_leftovers`: sends at most so many messages that transactions of dead processes left in the store; None where
-    they lie in the broker itself. `local_store`: the file of this host that keeps claims and letters beside a broker
-    other hosts use too.
+    they lie in the broker itself. `drop_entries`: takes the entries of letters that are closed or removed out of the
+    broker's own dead-letter queues; None where the letter is all there is. `local_store`: the file of this host that
+    keeps claims and letters beside a broker other hosts use too.
     """
 
     url: str
@@ -38,6 +40,7 @@ class Backend:
     jobs: JobStore
     backup: Callable[[Path], Awaitable[None]] | None = None
     send_leftovers: Callable[[int], Awaitable[int]] | None = None
+    drop_entries: Callable[[Sequence[Letter]], Awaitable[None]] | None = None
     local_store: str | None = None
 
     @property

@@ -327,6 +327,10 @@ class OrderedLedger:
             await self._transactional.sent(left)
         return len(left)
 
+    async def drop_entries(self, letters: Sequence[Letter]) -> None:
+        """Letters that people close or remove: their entries leave the broker's dead-letter queues, as far as found."""
+        await self._dead_letter_queues.trim(letters)
+
     async def _check_dead(self, batch: Sequence[End]) -> list[bool]:
         """False for each dead letter whose lease or claim is stale."""
         numbers = [number for number, end in enumerate(batch) if isinstance(end.settlement, settlement.DeadLetter)]

@@ -135,7 +135,7 @@ def test_oom_errors_are_read_from_the_error_statistics(version: str, errors: str
         ("sqlite", "sqlite", "normal", {"durability_normal": Level.WARNING}),
         ("memory", "sqlite", "full", {"memory_only": Level.WARNING}),
         ("amqp", "sqlite", "full", {"store_is_local": Level.WARNING, "topology_not_checked": Level.INFO}),
-        ("redis", "sqlite", "normal", {}),
+        ("redis", "sqlite", "full", {"letters_are_local": Level.INFO}),
     ],
 )
 def test_settings_alone_say_what_is_not_durable(

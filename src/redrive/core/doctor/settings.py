@@ -6,8 +6,10 @@ from collections.abc import Iterator
 
 from redrive.core.doctor.finding import Finding, Level
 
-HAS_NO_STORE = frozenset({"amqp", "amqps"})
-"""Brokers whose claims and letters lie in a store beside them."""
+RABBITMQ = frozenset({"amqp", "amqps"})
+REDIS = frozenset({"redis", "rediss"})
+HAS_NO_STORE = RABBITMQ | REDIS
+"""Brokers whose letters lie in a store beside them."""
 
 
 def check_settings(*, broker: str, store: str, durability: str, strict: bool) -> Iterator[Finding]:
@@ -29,7 +31,14 @@ def check_settings(*, broker: str, store: str, durability: str, strict: bool) ->
             risk="A power cut loses the last moments: messages accepted then, and what was known of handled ones.",
             remedy='Set durability = "full".',
         )
-    if broker in HAS_NO_STORE and store == "sqlite":
+    if broker in REDIS and store == "sqlite":
+        yield Finding(
+            code="letters_are_local",
+            level=Level.INFO,
+            text="Dead letters lie in a file of this host; the broker serves every host.",
+            risk="Commands and metrics on another host do not see them.",
+        )
+    if broker in RABBITMQ and store == "sqlite":
         yield Finding(
             code="store_is_local",
             level=Level.WARNING,
@@ -37,7 +46,7 @@ def check_settings(*, broker: str, store: str, durability: str, strict: bool) ->
             risk="Workers on two hosts do not see each other's claims: a redelivered message may be handled twice.",
             remedy="Run the workers of one app on one host.",
         )
-    if broker in HAS_NO_STORE:
+    if broker in RABBITMQ:
         yield Finding(
             code="topology_not_checked",
             level=Level.INFO,

@@ -1,0 +1,94 @@
+"""`redrive dlq export | import | prune` on a real file."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+from redrive.core.letters.letter import ReviewState
+from redrive.core.letters.selection import Selection
+from redrive.runtime.app import Redrive
+from redrive.service import Service
+from redrive.testing.samples import hard_letter, letter, message
+from tests.surfaces.conftest import Cli, put
+
+APP = ("--app", "shop:app")
+
+
+async def ids_of(shop: Redrive) -> list[str]:
+    return [found.id for found in (await shop.backend.letters.find(Selection(), limit=1_000)).letters]
+
+
+async def test_letters_go_out_and_come_back(cli: Cli, shop: Redrive, here: Path) -> None:
+    await shop.backend.letters.put([hard_letter()])
+    ids = ["dl_hard", *await put(shop, 3)]
+
+    exported = cli("dlq", "export", "out.jsonl", *APP, "--json")
+    again = cli("dlq", "export", "out.jsonl", *APP)
+    cli("dlq", "prune", *APP, "--all", "--archive", "all.jsonl", "--yes")
+    emptied = await ids_of(shop)
+    looked = cli("dlq", "import", "out.jsonl", *APP, "--dry-run", "--json")
+    asked = cli("dlq", "import", "out.jsonl", *APP)
+    loaded = [cli("dlq", "import", "out.jsonl", *APP, "--yes", "--json").json["added"] for _ in range(2)]
+
+    assert {"file": "out.jsonl", "letters": 4} == exported.json
+    assert (2, True) == (again.code, "exists already" in again.err)
+    assert [] == emptied
+    assert (here / "out.jsonl").read_bytes() == (here / "all.jsonl").read_bytes()
+    assert {"dry_run": True, "file": "out.jsonl", "letters": 4} == looked.json
+    assert 2 == asked.code
+    assert [4, 0] == loaded
+    assert ids == await ids_of(shop)
+    found = await shop.backend.letters.get("dl_hard")
+    assert found is not None
+    assert hard_letter() == found[0]
+
+
+async def test_letters_go_to_standard_output_one_a_line(cli: Cli, shop: Redrive) -> None:
+    ids = await put(shop, 3)
+
+    printed = cli("dlq", "export", "-", *APP, "--limit", "2")
+
+    assert ids[:2] == [json.loads(line)["id"] for line in printed.out.splitlines()]
+
+
+async def test_old_letters_nobody_has_decided_about_stay_unless_they_are_archived(
+    cli: Cli, shop: Redrive, here: Path
+) -> None:
+    now = shop.clock.now()
+    day = 86_400_000
+    await shop.backend.letters.put(
+        [
+            letter("old-open", died_at=now - 8 * day),
+            letter("old-closed", died_at=now - 8 * day, message=message("m-2")),
+            letter("young-closed", died_at=now - 6 * day, message=message("m-3")),
+        ]
+    )
+    await Service(shop).review(Selection(ids=("old-closed", "young-closed")), ReviewState.CLOSED, actor="ann")
+
+    looked = cli("dlq", "prune", "--older-than", "7d", *APP, "--dry-run", "--json")
+    refused = cli("dlq", "prune", "--older-than", "7d", *APP)
+    nothing = cli("dlq", "prune", *APP, "--yes")
+    untouched = await ids_of(shop)
+    pruned = cli("dlq", "prune", "--older-than", "7d", *APP, "--yes")
+    archived = cli("dlq", "prune", "--older-than", "7d", *APP, "--archive", "old.jsonl", "--yes", "--json")
+
+    assert {"dry_run": True, "letters": 1, "spared": 1, "archive": None} == looked.json
+    assert (2, 2) == (refused.code, nothing.code)
+    assert "Which letters to prune?" in nothing.err
+    assert 3 == len(untouched)
+    assert "1 letter removed." in pruned.out
+    assert "1 letter that nobody has decided about stay" in pruned.err
+    assert {"dry_run": False, "removed": 1, "spared": 0, "archive": "old.jsonl"} == archived.json
+    assert ["young-closed"] == await ids_of(shop)
+    assert ["old-open"] == [json.loads(line)["id"] for line in (here / "old.jsonl").read_text().splitlines()]
+
+
+async def test_stats_tell_the_last_hour(cli: Cli, shop: Redrive) -> None:
+    await put(shop, 2)
+    await shop.backend.letters.put([letter("older", died_at=shop.clock.now() - 3_700_000)])
+
+    text, answer = cli("dlq", "stats", *APP), cli("dlq", "stats", *APP, "--json")
+
+    assert (3, 2) == (answer.json["total"], answer.json["last_hour"])
+    assert "in the last hour  2" in text.out
