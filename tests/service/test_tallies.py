@@ -10,9 +10,9 @@ from pathlib import Path
 import pytest
 
 from redrive.runtime.events import Events
-from redrive.runtime.metrics import Metrics
+from redrive.runtime.metrics import TENANTS_SHOWN, Metrics
 from redrive.runtime.tallies import TallyReader, TallyWriter
-from tests.service.test_metrics import scrape
+from tests.service.test_metrics import scrape, total
 
 
 @pytest.fixture
@@ -78,6 +78,54 @@ def test_a_process_that_is_gone_keeps_its_counters_in_the_sum(tmp_path: Path, me
     assert 2 == first["redrive_deliveries_total", 'outcome="processed",queue="orders"']
     assert ("redrive_deliveries_in_flight", 'queue="orders"') not in first, "what it had in hand is no longer in hand"
     assert [] == list(tmp_path.glob("*.json"))
+
+
+def test_a_fleet_that_restarts_for_ever_is_as_bounded_as_one_process(tmp_path: Path, gone: int) -> None:
+    """Case MA-01: 300 worker processes, each with tenants and codes of its own, come and go."""
+    reader = TallyReader(tmp_path)
+    shown = Metrics(others=reader.tallies)
+    sizes = []
+
+    for restart in range(300):
+        write(tmp_path, traffic_of_one_process(restart))
+        as_of(tmp_path, gone)
+        if restart % 100 == 99:
+            sizes.append(len(scrape(shown)))
+        else:
+            reader.tallies()
+
+    series = scrape(shown)
+    assert max(sizes) - min(sizes) <= 20, sizes
+    assert len(series) < 1_000
+    assert 300 * 30 == total(series, "tenant_jobs_processed")
+    assert 300 * 10 == total(series, "dead_letters_total") == total(series, "failures_total")
+    assert TENANTS_SHOWN + 1 >= sum(name == "redrive_tenant_jobs_processed" for name, _ in series)
+
+
+def traffic_of_one_process(number: int) -> Metrics:
+    """30 messages of 30 tenants processed, 10 dead with codes a handler made up."""
+    events, found = Events(), Metrics()
+    found.subscribe(events)
+    tenants = [f"tenant-{number * 30 + n}" for n in range(30)]
+    events.emit("deliveries.taken", queue="orders", count=40)
+    events.emit("deliveries.processed", queue="orders", durations_ms=[1] * 30, attempts=[1] * 30, tenants=tenants)
+    for n in range(10):
+        code = f"ORDER_{number * 10 + n}"
+        events.emit("delivery.dead_lettered", queue="orders", attempt=1, error_code=code, reason_code=code)
+    return found
+
+
+def test_a_busy_tenant_of_one_process_is_shown_in_the_sum(tmp_path: Path, metrics: Metrics) -> None:
+    crowd = [traffic_of_one_process(number).tally() for number in range(5)]
+    busy, events = Metrics(), Events()
+    busy.subscribe(events)
+    for _ in range(9):
+        events.emit("deliveries.processed", queue="orders", durations_ms=[1], attempts=[1], tenants=["busy"])
+
+    series = scrape(Metrics(others=lambda: [*crowd, busy.tally()]))
+
+    assert 9 == series["redrive_tenant_jobs_processed", 'company="busy"']
+    assert 159 == total(series, "tenant_jobs_processed")
 
 
 def test_a_file_that_is_not_one_is_left_out(tmp_path: Path) -> None:

@@ -32,9 +32,11 @@ class TopCounter:
 
     def add(self, name: str | None, count: int = 1) -> None:
         """Count `count` for `name` (None: the name `-`)."""
-        label = label_text(name)
-        self._recent[label] = self._recent.get(label, 0) + count
-        if len(self._recent) > self.slots * WATCHED_PER_SLOT:
+        recent = self._recent
+        # A name that was counted is a label already: nothing of it has to be looked at again.
+        label = name if name in recent and name is not None else label_text(name)
+        recent[label] = recent.get(label, 0) + count
+        if len(recent) > self.slots * WATCHED_PER_SLOT:
             self._forget_quiet()
         if label in self._shown:
             self._shown[label] += count
@@ -101,6 +103,8 @@ class BoundedNames:
 
     def __call__(self, name: str | None) -> str:
         """The label to count `name` under."""
+        if name in self._known:
+            return name  # type: ignore[return-value]  # None is never in it
         label = label_text(name)
         if label in self._known:
             return label

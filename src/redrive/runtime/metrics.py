@@ -169,7 +169,9 @@ class Tally:
 
     def add(self, name: str, labels: Labels = (), count: float = 1) -> None:
         """Add to a counter (or move a gauge by `count`)."""
-        series = self.numbers.setdefault(name, {})
+        series = self.numbers.get(name)
+        if series is None:
+            series = self.numbers[name] = {}
         series[labels] = series.get(labels, 0) + count
 
     def put(self, name: str, labels: Labels, value: float) -> None:
@@ -371,12 +373,14 @@ class Metrics:
         queue, durations = self._queue(fields["queue"]), fields["durations_ms"]
         self._end(queue, ENDS["deliveries.processed"], len(durations))
         self._tally.observe("handler_duration_seconds", (queue,), [ms / 1_000 for ms in durations])
-        for tenant, count in Counter(fields.get("tenants") or [None] * len(durations)).items():
+        for tenant, count in _counted(fields.get("tenants") or [None] * len(durations)):
             self._tenants.add(tenant, count)
         minute = self._minute()
         self._ended.add("processed", minute, len(durations))
-        for attempt, count in Counter(fields["attempts"]).items():
-            self._successes.add(attempt, minute, succeeded=True, count=count)
+        attempts = fields["attempts"]
+        if max(attempts, default=0) > 1:
+            for attempt, count in Counter(attempts).items():
+                self._successes.add(attempt, minute, succeeded=True, count=count)
 
     def _retried(self, fields: Mapping[str, Any]) -> None:
         queue, attempt = self._queue(fields["queue"]), fields["attempt"]
@@ -421,6 +425,11 @@ class Metrics:
 
     def _minute(self) -> int:
         return int(self._monotonic() // 60)
+
+
+def _counted(names: Sequence[str | None]) -> Iterable[tuple[str | None, int]]:
+    """Each with how often it occurs; for one alone a dictionary is dearer than all the rest."""
+    return [(names[0], 1)] if len(names) == 1 else Counter(names).items()
 
 
 class SuccessRate:
