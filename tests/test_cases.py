@@ -9,8 +9,8 @@ from pathlib import Path
 
 TESTS = Path(__file__).resolve().parent
 PAGE = (TESTS / "CASES.md").read_text("utf-8")
-NUMBER = re.compile(r"\b(RC|BO|DS|PF|ID|NM|TP|BR|RD|BQ|FA|WH|SM|MA|SD)-(\d\d)\b")
-IN_A_NAME = re.compile(r"def test_(rc|bo|ds|pf|id|nm|tp|br|rd|bq|fa|wh|sm|ma|sd)(\d\d)_")
+NUMBER = re.compile(r"\b(RC|BO|DS|PF|ID|NM|TP|BR|RD|BQ|FA|WH|ML|MA|SD)-(\d\d)\b")
+IN_A_NAME = re.compile(r"def test_(rc|bo|ds|pf|id|nm|tp|br|rd|bq|fa|wh|ml|ma|sd)(\d\d)_")
 NAMED = re.compile(r"`(?P<file>[\w/]+\.py)`|`(?P<test>(?:test_|Test)\w+)`")
 
 

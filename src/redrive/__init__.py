@@ -7,8 +7,8 @@
     @app.consumer("orders.created", retry=Retry(max_attempts=5, backoff=Exponential("1s", cap="60s")))
     async def charge(order: dict) -> None: ...
 
-Everything an app needs is here; beside it are `redrive.ingest` (webhooks), `redrive.testing` and `redrive.errors` (the
-errors of commands and of the service, too). What is in none of these may change.
+Everything an app needs is here; beside it are `redrive.ingest` (webhooks), `redrive.mail`, `redrive.testing` and
+`redrive.errors` (the errors of commands and of the service, too). What is in none of these may change.
 
 A name is loaded when it is first used: the command line starts without the worker, a publisher without the rest.
 """

@@ -131,3 +131,69 @@ def test_importing_redrive_imports_no_server_no_cli_and_no_optional_driver() -> 
     found = subprocess.run([sys.executable, "-c", code, *heavy], capture_output=True, text=True, check=True)
 
     assert found.stdout.strip() == "[]"
+
+
+RULES = """
+[[mail_rules]]
+name = "limit"
+codes = [554]
+text = "problem"
+verdict = "transient"
+delay = "10m"
+"""
+
+
+def test_mail_rules_stand_in_the_settings_file_or_in_a_file_of_their_own(tmp_path: Path) -> None:
+    file = tmp_path / "rules.toml"
+    file.write_text(RULES)
+
+    inside = load_settings(file=file, environment={})
+    named = load_settings(file=_empty(tmp_path), environment={"REDRIVE_MAIL_RULES": str(file)})
+    given = load_settings({"mail_rules": inside.mail_rules}, file=_empty(tmp_path), environment={})
+
+    assert ["limit"] == [rule.name for rule in inside.mail_rules]
+    assert inside == named == given
+
+
+def _empty(folder: Path) -> Path:
+    (folder / "empty.toml").write_text("")
+    return folder / "empty.toml"
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("mail_rules = 5", "must be a list of tables"),
+        ("mail_rules = [5]", "which is no table"),
+        (RULES.replace("codes", "code"), "Did you mean codes?"),
+        (RULES.replace('"transient"', '"transent"'), "Did you mean transient?"),
+    ],
+)
+def test_a_wrong_mail_rule_names_the_file_or_the_rule(tmp_path: Path, text: str, said: str) -> None:
+    file = tmp_path / "rules.toml"
+    file.write_text(text)
+
+    with pytest.raises(ConfigurationError) as caught:
+        load_settings(file=file, environment={})
+
+    assert said in str(caught.value)
+
+
+def test_a_file_of_mail_rules_that_is_not_there_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(ConfigurationError, match="does not exist"):
+        load_settings(file=_empty(tmp_path), environment={"REDRIVE_MAIL_RULES": str(tmp_path / "none.toml")})
+
+
+def test_mail_rules_of_a_consumer_and_of_the_settings_hold_together() -> None:
+    from redrive.mail import MailRule
+
+    shared = MailRule(name="shared", text="x", priority=1)
+    app = Redrive("mail", broker="memory://", settings={"mail_rules": [shared]})
+
+    @app.consumer(
+        "mails", rules=[MailRule(name="own", text="x", priority=2), MailRule(name="last", text="x", priority=-1)]
+    )
+    async def send(mail: dict[str, Any]) -> None: ...
+
+    rows = app.consumers["mails"].mail_rules
+    assert (["own", "shared"], ["last"]) == ([row.what for row in rows.first], [row.what for row in rows.last])

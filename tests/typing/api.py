@@ -41,6 +41,7 @@ from redrive import (
 )
 from redrive.core.message import Headers
 from redrive.core.units import UnixMs
+from redrive.mail import Failed, Failure, MailRule, Recipients
 from redrive.testing import in_memory
 
 
@@ -105,6 +106,22 @@ def mail(order: dict[str, Any]) -> int:
     if "locked" in order:
         raise Requeue("5s")
     return 204
+
+
+LIMIT = MailRule(name="limit", codes=[554], text="problem", verdict="transient", kind="rate", scope="lane", delay="10m")
+
+
+@app.consumer("orders.letters", rules=[LIMIT, Rule(KeyError, "transient", scope="lane", delay="10m")])
+async def letters(order: dict[str, Any], delivery: Delivery) -> None:
+    """A handler that sends to several recipients and keeps what is done."""
+    assert_type(delivery.kept, dict[str, Any])
+    recipients = Recipients.of(["a@example.org", "b@example.org"], delivery.kept)
+    recipients = recipients.after(sent=["a@example.org"], refused={"b@example.org": (451, b"4.2.1 busy")})
+    delivery.keep(**recipients.document())
+    failure = recipients.failure()
+    assert_type(failure, Failure | None)
+    if failure is not None:
+        raise Failed(failure)
 
 
 @app.consumer("orders.raw", breaker=BreakerPolicy(failures=5), letter_ttl=timedelta(days=30), process=True)

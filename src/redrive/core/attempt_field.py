@@ -1,4 +1,5 @@
-"""The attempt number inside a JSON body, where a system's messages carry it, rewritten without touching the rest.
+"""One member of a JSON body rewritten without touching the rest: the attempt number, where a system's messages carry
+it, and what a handler keeps with its message.
 
 Only the bytes of the member's value change: numbers keep their form, keys their order, blanks their place, so a
 signature over the other members, or a person comparing two bodies, sees nothing else.
@@ -24,6 +25,11 @@ def with_attempt(body: bytes, field: str, attempt: int) -> bytes | None:
     A missing member is added at the end. Where a name stands twice the last one counts, as JSON readers take it, so
     that one is rewritten.
     """
+    return with_member(body, field, str(attempt))
+
+
+def with_member(body: bytes, field: str, value: str) -> bytes | None:
+    """The same for a value given as JSON text."""
     if len(body) > MAX_BODY_BYTES:
         return None
     try:
@@ -33,9 +39,21 @@ def with_attempt(body: bytes, field: str, attempt: int) -> bytes | None:
         return None
     start, end = span
     if start < end:
-        return f"{text[:start]}{attempt}{text[end:]}".encode()
+        return f"{text[:start]}{value}{text[end:]}".encode()
     comma = "" if is_empty else ","
-    return f"{text[:start]}{comma}{json.dumps(field)}:{attempt}{text[start:]}".encode()
+    return f"{text[:start]}{comma}{json.dumps(field)}:{value}{text[start:]}".encode()
+
+
+def member_of(body: bytes, field: str) -> str | None:
+    """The JSON text of a top-level member; None where there is none, or the body is no JSON object."""
+    if len(body) > MAX_BODY_BYTES:
+        return None
+    try:
+        text = body.decode()
+        (start, end), _ = _locate(text, field)
+    except (ValueError, RecursionError):
+        return None
+    return text[start:end] if start < end else None
 
 
 def _locate(text: str, field: str) -> tuple[tuple[int, int], bool]:

@@ -18,6 +18,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, Final, Self, TypeVar
 
 from redrive.core.message import Headers
+from redrive.core.policy.catalogue.mail import MailRule
 from redrive.core.policy.classify import Rule
 from redrive.core.policy.flow import BreakerPolicy, RateSpec
 from redrive.core.policy.retry import Retry
@@ -104,7 +105,7 @@ class Redrive:
         letter_ttl: Duration | None = "90d",
         message_ttl: Duration | None = None,
         http_status: bool = False,
-        rules: Sequence[Rule] = (),
+        rules: Sequence[Rule | MailRule] = (),
         attempt_field: str | None = None,
         codes: Mapping[str, str] | None = None,
     ) -> Callable[[Handler], Handler]:
@@ -116,8 +117,8 @@ class Redrive:
         time, "100/min" or a number per second. `breaker`: pause on consecutive transient failures (20 unless given);
         None is off. `idempotency_ttl`: how long a processed key is remembered. `letter_ttl`: when a closed letter may
         go. `message_ttl`: messages older than this are dead-lettered as EXPIRED. `http_status`: the handler returns a
-        status. `rules`: your own classification, asked first. `attempt_field`: a top-level JSON field that always
-        shows the true attempt. `codes`: your reason codes for ours.
+        status. `rules`: your own classification, asked first; a `MailRule` speaks of what mail servers answer.
+        `attempt_field`: a top-level JSON field that always shows the true attempt. `codes`: your reason codes for ours.
 
         Raises `ConfigurationError` naming the argument; nothing is consumed then.
         """

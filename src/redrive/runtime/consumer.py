@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any, Final
 
+from redrive.core.policy.catalogue.mail import NO_RULES, MailRows, MailRule, merged
 from redrive.core.policy.classify import Rule
 from redrive.core.policy.flow import DEFAULT_BREAKER, BreakerPolicy, Rate, RateSpec, parse_rate
 from redrive.core.policy.retry import Retry
@@ -74,6 +75,7 @@ class Consumer:
     rules: tuple[Rule, ...] = ()
     attempt_field: str | None = None
     codes: Mapping[str, str] = field(default_factory=dict)
+    mail_rules: MailRows = NO_RULES
 
     @property
     def max_attempts(self) -> int:
@@ -99,7 +101,7 @@ def make_consumer(
     letter_ttl: Duration | None,
     message_ttl: Duration | None,
     http_status: bool,
-    rules: Sequence[Rule],
+    rules: Sequence[Rule | MailRule],
     attempt_field: str | None,
     codes: Mapping[str, str] | None,
 ) -> Consumer:
@@ -135,6 +137,7 @@ def make_consumer(
         rules=_rules(rules, where),
         attempt_field=attempt_field,
         codes=dict(codes or {}),
+        mail_rules=merged([*(rule for rule in rules if isinstance(rule, MailRule)), *settings.mail_rules]),
     )
 
 
@@ -160,11 +163,11 @@ def _breaker(breaker: BreakerPolicy | Default | None, where: str) -> BreakerPoli
     return breaker
 
 
-def _rules(rules: Sequence[Rule], where: str) -> tuple[Rule, ...]:
+def _rules(rules: Sequence[Rule | MailRule], where: str) -> tuple[Rule, ...]:
     for rule in rules:
-        if not isinstance(rule, Rule):
+        if not isinstance(rule, Rule | MailRule):
             raise ConfigurationError(f"{where}: {rule!r} is no rule.", hint='Write Rule(KeyError, "permanent").')
-    return tuple(rules)
+    return tuple(rule for rule in rules if isinstance(rule, Rule))
 
 
 def _kind(handler: Callable[..., Any], where: str, *, process: bool) -> Kind:

@@ -17,12 +17,13 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, Protocol
 
 from redrive.core.delivery import DeliveryState
+from redrive.core.kept import kept_in, with_kept
 from redrive.core.message import Headers, Message
 from redrive.core.origin import origin_of
 from redrive.core.policy.retry import Retry
 from redrive.core.ports import End, Ledger, LedgerTransaction, Published, Taken, Transaction
 from redrive.core.units import Duration, UnixMs, duration_ms
-from redrive.errors import LeaseLostError
+from redrive.errors import LeaseLostError, UnsupportedError
 from redrive.runtime.outgoing import make_outgoing
 
 if TYPE_CHECKING:
@@ -68,6 +69,7 @@ class Delivery:
         "_committed",
         "_deadline",
         "_host",
+        "_kept",
         "_lease_ms",
         "_lease_until",
         "_message",
@@ -93,6 +95,7 @@ class Delivery:
         self._cancelled: threading.Event | None = None
         self._deadline: UnixMs | None = None
         self._running: Any = None
+        self._kept: bytes | None = None
 
     @property
     def message(self) -> Message:
@@ -150,6 +153,28 @@ class Delivery:
     def trace_id(self) -> str | None:
         """The trace this message belongs to, as published."""
         return self._message.properties.trace_id
+
+    @property
+    def kept(self) -> dict[str, Any]:
+        """What `keep` kept, in this attempt or an earlier one; empty at first. A redriven message still has it."""
+        return kept_in(self._message.body if self._kept is None else self._kept)
+
+    def keep(self, **kept: Any) -> None:
+        """Keep this with the message for the next attempt: what is done and must not be done again.
+
+            done = set(delivery.kept.get("done", ()))
+            …
+            delivery.keep(done=sorted(done))
+            raise RetryLater("30s")
+
+        Written with the end of this attempt, when it is retried or dead-lettered; a redrive sends it along. Anything
+        JSON holds, in place of all that was kept before. Raises `UnsupportedError` where the body is no JSON object
+        (it has no place for it), and ValueError for what JSON cannot hold.
+        """
+        body = with_kept(self._message.body, kept)
+        if body is None:
+            raise UnsupportedError("The body of this message is no JSON object: nothing can be kept in it.")
+        self._kept = body
 
     @property
     def deadline(self) -> UnixMs | None:

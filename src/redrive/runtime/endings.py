@@ -172,7 +172,7 @@ class Endings:
                 text = "The handler was cancelled from inside (CancelledError); redrive did not cancel it."
                 return Failure(kind=FailureKind.TRANSIENT, code="CANCELLED", text=text, error_type="CancelledError")
             case _:
-                return classify(error, self._consumer.rules, now=now)
+                return classify(error, self._consumer.rules, now=now, mail_rules=self._consumer.mail_rules)
 
     def failed(
         self, delivery: Delivery, outcome: Failure | Signal, error: BaseException | None, *, now: UnixMs
@@ -188,12 +188,14 @@ class Endings:
                 now=now,
                 u=self._draw(),
                 body=self._next_body(delivery),
+                has_kept=delivery._kept is not None,
+                history=delivery._taken.received.history,
             )
         except Exception as broken:  # noqa: BLE001 - the consumer's own backoff may raise anything
             settled = self._broken_policy(delivery, broken, now)
         if isinstance(settled, settlement.Requeue):
             end = End(taken=delivery._taken, settlement=settled)
-            return Ended(delivery=delivery, end=end, duration_ms=duration_ms)
+            return Ended(delivery=delivery, end=end, duration_ms=duration_ms, failure=failure)
         entry = self._entry(delivery, failure, now=now, duration_ms=duration_ms, error=error)
         if isinstance(settled, settlement.DeadLetter):
             reason = self._worker_lost(settled.reason) if failure.code == WORKER_LOST else settled.reason
@@ -222,8 +224,18 @@ class Endings:
         return way_back(self._retry_wiring, delay_ms, with_ladder=self._with_ladder).delay_ms
 
     def _next_body(self, delivery: Delivery) -> bytes | None:
-        name = self._consumer.attempt_field
-        return None if name is None else with_attempt(delivery.message.body, name, delivery.attempt + 1)
+        name, kept = self._consumer.attempt_field, delivery._kept
+        if name is None:
+            return kept
+        return with_attempt(delivery.message.body if kept is None else kept, name, delivery.attempt + 1)
+
+    @staticmethod
+    def _last_message(delivery: Delivery) -> Message:
+        """The message as a dead letter keeps it, with what its last attempt kept."""
+        message = delivery.message
+        if delivery._kept is None:
+            return message
+        return dataclasses.replace(message, body=delivery._kept, original=message.original_body)
 
     @staticmethod
     def _worker_lost(reason: Reason) -> Reason:
@@ -272,7 +284,7 @@ class Endings:
         reason = Reason(code=consumer.codes.get(reason.code, reason.code), text=reason.text)
         history = taken.received.history
         letter = letter_of(
-            delivery.message,
+            self._last_message(delivery),
             system=self._system,
             queue=consumer.queue,
             dead_letter_queue=consumer.dead_letter_queue,

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Final
 
+from redrive.core.kept import carried
 from redrive.core.letters.letter import Letter
 from redrive.core.message import (
     HEADER_FIRST_FAILED_AT,
@@ -31,14 +32,15 @@ def redriven_message(letter: Letter, job: Job, *, now: UnixMs) -> Message:
 
     It does not expire by its old deadline; with `keep_ttl` it lives as long again as it was first given. A broker's
     own headers are left out: it would go on counting from them. Redrive's own are replaced, never added up, so that
-    fifty rounds make them no longer. Whether old attempts count on (`keep_attempts`) is the claim's business.
+    fifty rounds make them no longer. Whether old attempts count on (`keep_attempts`) is the claim's business. What a
+    handler kept with the message goes along: what was done stays done.
     """
     keeps_ttl = job.options.keep_ttl
     properties = letter.message.properties
     ttl_ms = _ttl_ms(letter.message) if keeps_ttl else None
     return replace(
         letter.message,
-        body=letter.message.original_body,
+        body=carried(letter.message.body, letter.message.original_body),
         original=None,
         published_at=now,
         expires_at=None if ttl_ms is None else now + ttl_ms,

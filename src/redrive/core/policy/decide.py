@@ -148,5 +148,5 @@ def _was_unknown(failure: Failure, history: Sequence[Attempt]) -> bool:
 
 def _reason(code: str, text: str) -> Reason:
     """A reason that can always be kept: bounded, clean, never empty."""
-    kept_code = clean(code) or "UNKNOWN"
+    kept_code = clean(code) if code.strip() else "UNKNOWN"
     return Reason(code=kept_code, text=cut(text) if text.strip() else kept_code)

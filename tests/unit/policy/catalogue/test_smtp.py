@@ -22,6 +22,7 @@ def verdict(reply: str) -> MailVerdict:
 
 
 def test_a_reply_of_several_lines_is_one_reply() -> None:
+    """Case ML-01."""
     found = verdict(BLOCKED)
 
     assert (550, "5.7.1") == (found.reply.code, found.reply.enhanced)
