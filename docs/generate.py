@@ -21,7 +21,7 @@ from redrive import errors
 from redrive.cli.root import SECTIONS
 from redrive.cli.root import app as command_line
 from redrive.core import delivery, idempotency, redrive
-from redrive.core.alerts import ALERT_TRANSITIONS
+from redrive.core.alerts import ALERT_TRANSITIONS, FIGURES, RULES, Rule
 from redrive.core.letters import review
 from redrive.core.policy import flow
 from redrive.core.policy.catalogue import errors as error_catalogue
@@ -67,6 +67,12 @@ names another file). An unknown name is an error.
 _METRICS_INTRO: Final = """\
 Served in Prometheus' text format under `/metrics` by `redrive up`, `redrive serve` and `redrive work --http`. Labels
 that strangers choose (tenants, codes) are bounded: beyond the largest, all are `other`.
+"""
+
+_ALERTS_INTRO: Final = """\
+One table for Prometheus (`redrive metrics` prints its rule file, with `Redrive` before each name) and without it
+(`redrive alerts`). The groups `dead-letters` and `redis` are those one gets without asking. See
+[Be told](../how-to/alerts.md).
 """
 
 _REASONS_INTRO: Final = """\
@@ -187,6 +193,32 @@ _ENDING: Final = {"counter": "_total"}
 
 def _labels(labels: Sequence[str]) -> str:
     return ", ".join(f"`{label}`" for label in labels)
+
+
+def _alerts() -> str:
+    rows = [
+        (f"`{rule.name}`", rule.group, rule.severity, _conditions(rule), _filled(rule.summary), _filled(rule.action))
+        for rule in RULES
+    ]
+    figures = [(f"`{name}`", figure.text, f"`{figure.expression}`") for name, figure in FIGURES.items()]
+    return _joined(
+        [
+            "# Alerts",
+            _ALERTS_INTRO,
+            _table(("name", "group", "severity", "when", "what it says", "what to do"), rows),
+            "## Figures",
+            "What the rules compare, and what each is in Prometheus (`$` stands for the prefix of the metrics).",
+            _table(("figure", "meaning", "expression"), figures),
+        ]
+    )
+
+
+def _filled(text: str) -> str:
+    return text.replace("{value}", "N").replace("{label}", "ACME").replace("{word}", "ACME")
+
+
+def _conditions(rule: Rule) -> str:
+    return " and ".join(f"`{each.figure} {each.compared} {each.limit:g}`" for each in rule.when)
 
 
 def _states() -> str:
@@ -387,6 +419,7 @@ def _cell(text: str) -> str:
 
 
 _PAGES: Final[dict[str, Callable[[], str]]] = {
+    "alerts.md": _alerts,
     "commands.md": _commands,
     "errors.md": _errors,
     "events.md": _events,

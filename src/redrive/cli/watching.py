@@ -233,7 +233,7 @@ def metrics(
     redrive up, redrive serve and redrive work --http.
 
     \b
-      redrive metrics > redrive-rules.yml
+      redrive metrics | tee redrive-rules.yml
       redrive metrics --group dead-letters --group every-letter
       promtool check rules redrive-rules.yml
     """
