@@ -100,6 +100,33 @@ async def test_many_scrapes_read_the_store_once(app: Redrive, clock: FakeClock) 
     assert 2 == letters.calls
 
 
+async def test_a_store_that_counts_slowly_is_asked_less_often(app: Redrive, clock: FakeClock) -> None:
+    """A million letters take seconds to count; scrapes in between show the numbers of before."""
+    real = app.backend.letters
+
+    class Slow(Counting):
+        def __getattr__(self, name: str) -> Any:
+            found = super().__getattr__(name)
+
+            async def ask(*given: Any, **named: Any) -> Any:
+                await clock.advance(2_000)
+                return await found(*given, **named)
+
+            return ask if name == "stats" else found
+
+    letters = Slow(real)
+    app._backend = replace(app.backend, letters=letters)
+    probes = Probes(app)
+
+    asked = []
+    for _ in range(10):
+        await probes.refresh()
+        asked.append(letters.calls)
+        await clock.advance(LETTERS_EVERY_MS)
+
+    assert [1] * 8 + [2] == asked[:9]
+
+
 async def test_a_store_that_is_away_leaves_the_last_numbers(app: Redrive, clock: FakeClock) -> None:
     await put_letters(app, 3)
     letters = Counting(app.backend.letters)

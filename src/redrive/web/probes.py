@@ -29,7 +29,9 @@ from redrive.web.readiness import Readiness, ReadinessCheck
 
 DEPTHS_EVERY_MS: Final[Millis] = 1_000
 LETTERS_EVERY_MS: Final[Millis] = 5_000
-"""A scrape reads the store no more often than this, however many scrape (counting a million letters takes a while)."""
+"""A scrape reads the store no more often than this, however many scrape."""
+LETTERS_SHARE: Final = 0.05
+"""Counting a million letters takes seconds: no more than this share of the time goes into it."""
 SERVER_EVERY_MS: Final[Millis] = 10_000
 """A Redis server is asked for its memory no more often than this: it is a connection each time."""
 CONTENT_TYPE: Final = "text/plain; version=1.0.0; charset=utf-8"
@@ -47,6 +49,7 @@ class Probes:
         self.readiness: ReadinessCheck = Readiness(app) if readiness is None else readiness
         self._depths_ms: float | None = None
         self._letters_ms: float | None = None
+        self._letters_pause_ms: float = LETTERS_EVERY_MS
         self._server_ms: float | None = None
 
     @property
@@ -79,9 +82,11 @@ class Probes:
             if self._depths_ms is None or now - self._depths_ms >= DEPTHS_EVERY_MS:
                 self._depths_ms = now
                 await self._read_depths()
-            if self._letters_ms is None or now - self._letters_ms >= LETTERS_EVERY_MS:
+            if self._letters_ms is None or now - self._letters_ms >= self._letters_pause_ms:
                 self._letters_ms = now
                 await self._read_letters()
+                took_ms = self._app.clock.monotonic_ms() - now
+                self._letters_pause_ms = max(LETTERS_EVERY_MS, took_ms / LETTERS_SHARE)
             if self._server_ms is None or now - self._server_ms >= SERVER_EVERY_MS:
                 self._server_ms = now
                 await self._read_server()
