@@ -108,6 +108,7 @@ class Redrive:
         rules: Sequence[Rule | MailRule] = (),
         attempt_field: str | None = None,
         codes: Mapping[str, str] | None = None,
+        max_letters: int | None = None,
     ) -> Callable[[Handler], Handler]:
         """Register the decorated function as the handler of `queue`; the function itself stays as it is.
 
@@ -119,6 +120,8 @@ class Redrive:
         go. `message_ttl`: messages older than this are dead-lettered as EXPIRED. `http_status`: the handler returns a
         status. `rules`: your own classification, asked first; a `MailRule` speaks of what mail servers answer.
         `attempt_field`: a top-level JSON field that always shows the true attempt. `codes`: your reason codes for ours.
+        `max_letters`: with more dead letters than this the oldest are written into a file of the folder `archive` (a
+        setting) and removed.
 
         Raises `ConfigurationError` naming the argument; nothing is consumed then.
         """
@@ -146,6 +149,7 @@ class Redrive:
                 rules=rules,
                 attempt_field=attempt_field,
                 codes=codes,
+                max_letters=max_letters,
             )
             return handler
 

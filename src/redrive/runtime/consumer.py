@@ -76,6 +76,7 @@ class Consumer:
     attempt_field: str | None = None
     codes: Mapping[str, str] = field(default_factory=dict)
     mail_rules: MailRows = NO_RULES
+    max_letters: int | None = None
 
     @property
     def max_attempts(self) -> int:
@@ -104,6 +105,7 @@ def make_consumer(
     rules: Sequence[Rule | MailRule],
     attempt_field: str | None,
     codes: Mapping[str, str] | None,
+    max_letters: int | None,
 ) -> Consumer:
     """Check every argument of `Redrive.consumer` and their relations. Raises `ConfigurationError` naming the field."""
     where = f'consumer "{queue}"'
@@ -137,6 +139,7 @@ def make_consumer(
         rules=_rules(rules, where),
         attempt_field=attempt_field,
         codes=dict(codes or {}),
+        max_letters=_max_letters(max_letters, where),
         mail_rules=merged([*(rule for rule in rules if isinstance(rule, MailRule)), *settings.mail_rules]),
     )
 
@@ -161,6 +164,16 @@ def _breaker(breaker: BreakerPolicy | Default | None, where: str) -> BreakerPoli
     if breaker is not None and not isinstance(breaker, BreakerPolicy):
         raise ConfigurationError(f"{where}: breaker is {breaker!r}.", hint="Write a BreakerPolicy(…), or None for off.")
     return breaker
+
+
+def _max_letters(given: int | None, where: str) -> int | None:
+    value: Any = given
+    if given is not None and (isinstance(value, bool) or not isinstance(value, int) or value < 1):
+        raise ConfigurationError(
+            f"{where}: max_letters is {given!r}: it must be a whole number, 1 or more.",
+            hint="None is without a maximum.",
+        )
+    return given
 
 
 def _rules(rules: Sequence[Rule | MailRule], where: str) -> tuple[Rule, ...]:

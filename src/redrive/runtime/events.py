@@ -280,6 +280,21 @@ EVENTS: Final[Mapping[str, EventType]] = {
         text="Letter reviewed",
         fields={"letter_id": "letter", "to": "review state", "actor": "who", "note": "why"},
     ),
+    "letters.archived": EventType(
+        level=Level.ERROR,
+        text="More dead letters than allowed: the oldest were written into a file and removed",
+        fields={
+            "queue": "dead-letter queue",
+            "count": "letters",
+            "max_letters": "how many may lie there",
+            "file": "where they are; `redrive dlq import` loads it",
+        },
+    ),
+    "letters.not_archived": EventType(
+        level=Level.ERROR,
+        text="More dead letters than allowed, and the archive cannot be written: they stay",
+        fields={"queue": "dead-letter queue", "file": "which file", "error_text": "why"},
+    ),
     "letters.removed": EventType(
         level=Level.WARN,
         text="Letters removed by a person",

@@ -27,6 +27,7 @@ from redrive.errors import ConfigurationError
 from redrive.runtime.gate import Gate
 from redrive.runtime.hosting import host_process
 from redrive.runtime.leases import LeaseGroup, LeaseKeeper
+from redrive.runtime.overflow import Overflow
 from redrive.runtime.pipeline import Pipeline
 from redrive.runtime.settings import nearest
 from redrive.runtime.upkeep import Upkeep
@@ -127,7 +128,8 @@ class Worker:
         for each in pipelines:
             keeper.add(LeaseGroup(each.ledger, each.in_hand, lease_ms=each.consumer.lease_ms, stop=each.request_cancel))
         upkeep = Upkeep(app.backend, clock, app.events, owner=self.name, interval_ms=app.settings.upkeep_interval_ms)
-        beside = [asyncio.create_task(job) for job in (upkeep.run(), self._expire(keeper))]
+        overflow = Overflow(app, [each.consumer for each in pipelines], owner=self.name)
+        beside = [asyncio.create_task(job) for job in (upkeep.run(), overflow.run(), self._expire(keeper))]
         keeper.start()
         self._warn()
         app.events.emit("worker.started", worker=self.name, queues=list(self.queues), pid=os.getpid())
