@@ -22,7 +22,7 @@ async def test_nothing_wrong_ends_with_0(cli: Cli, shop: Redrive) -> None:
     found = cli("alerts", *APP)
 
     assert (0, "Nothing is wrong.") == (found.code, found.out.strip())
-    assert "Not judged: DeadLetterRateHigh" in found.err
+    assert "Not judged: DeadLetterRateHigh. A running worker tells" in found.err
 
 
 async def test_what_is_wrong_is_told_with_what_to_do_and_ends_with_1(cli: Cli, shop: Redrive) -> None:

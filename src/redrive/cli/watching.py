@@ -12,7 +12,7 @@ import typer
 from redrive.cli import options as o
 from redrive.cli.groups import Where, spread
 from redrive.cli.output import facts, note, print_error, print_json, say, table
-from redrive.core.alerts import DEFAULT_GROUPS, Group
+from redrive.core.alerts import BY_NAME, DEFAULT_GROUPS, Group
 from redrive.core.doctor import Level
 from redrive.core.units import Millis, duration_ms
 from redrive.errors import RedriveError
@@ -27,6 +27,7 @@ FOUND: Final = 1
 WRONG: Final = 2
 """Exit code: the command itself did not work."""
 MIN_EVERY_MS: Final = 1_000
+_MB: Final = 1024 * 1024
 
 
 class FailOn(StrEnum):
@@ -92,7 +93,7 @@ def doctor(
 
 
 def _print_report(report: Report) -> None:
-    facts([("broker", report.broker), *report.facts])
+    facts([("broker", report.broker), *((name.replace("_", " "), _shown(name, value)) for name, value in report.facts)])
     for finding in report.findings:
         say("")
         say(f"{finding.level.upper()} {finding.code}: {finding.text}")
@@ -101,6 +102,11 @@ def _print_report(report: Report) -> None:
             say(f"  Do: {finding.remedy}")
     if not report.findings:
         say("Nothing found that loses messages.")
+
+
+def _shown(name: str, value: object) -> object:
+    """Bytes in a unit that a person reads."""
+    return f"{value / _MB:.1f} MB" if name.endswith("_bytes") and isinstance(value, int) else value
 
 
 # ---------------------------------------------------------------------------------------------------- alerts
@@ -155,6 +161,13 @@ def alerts(
         raise typer.Exit(FOUND)
 
 
+_WHY_UNKNOWN: Final = {
+    Group.DEAD_LETTERS: "A running worker tells: --from http://HOST:PORT/metrics",
+    Group.EVERY_LETTER: "The letter store does not tell.",
+    Group.REDIS: "The server has no memory limit, or does not count errors. See: redrive doctor",
+}
+
+
 def _print_look(document: dict[str, Any]) -> None:
     firing = document["firing"]
     if firing:
@@ -168,8 +181,8 @@ def _print_look(document: dict[str, Any]) -> None:
             say(f"{action[0]}: {action[1]}")
     else:
         say("Nothing is wrong.")
-    if document["unknown"]:
-        note(f"Not judged: {', '.join(document['unknown'])}. A worker tells: --from http://HOST:PORT/metrics")
+    for name in document["unknown"]:
+        note(f"Not judged: {name}. {_WHY_UNKNOWN[BY_NAME[name].group]}")
 
 
 async def _opened(app: Redrive, wanted: Wanted, look: Any) -> Look:

@@ -104,7 +104,7 @@ class BoundedNames:
     def __call__(self, name: str | None) -> str:
         """The label to count `name` under."""
         if name in self._known:
-            return name  # type: ignore[return-value]  # None is never in it
+            return name
         label = label_text(name)
         if label in self._known:
             return label
