@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import json
 import os
@@ -39,7 +40,8 @@ class Node:
         self._calls = 0
         self._reader = threading.Thread(target=self._read, daemon=True)
         self._reader.start()
-        assert str(major) == self.wait("ready")["version"].partition(".")[0]
+        ready = self._until(lambda line: line.get("event") == "ready")
+        assert str(major) == ready["version"].partition(".")[0]
 
     def __enter__(self) -> Self:
         return self
@@ -61,8 +63,11 @@ class Node:
             with contextlib.suppress(BrokenPipeError):
                 pipe.close()
 
-    def call(self, what: str, **given: Any) -> Any:
-        """Its answer."""
+    async def call(self, what: str, **given: Any) -> Any:
+        """Its answer. The loop goes on meanwhile: it has a worker to run."""
+        return await asyncio.to_thread(self._call, what, given)
+
+    def _call(self, what: str, given: dict[str, Any]) -> Any:
         self._calls += 1
         assert self._process.stdin is not None
         self._process.stdin.write(json.dumps({"call": self._calls, "do": what, **given}) + "\n")
@@ -71,15 +76,23 @@ class Node:
         assert "error" not in told, told["error"]
         return told["value"]
 
-    def wait(self, event: str, **fields: Any) -> dict[str, Any]:
+    async def wait(self, event: str, **fields: Any) -> dict[str, Any]:
         """The next event of this name with these fields; others are kept for later."""
-        return self._until(lambda line: line.get("event") == event and fields.items() <= line.items())
+        return await asyncio.to_thread(
+            self._until, lambda line: line.get("event") == event and fields.items() <= line.items()
+        )
 
     def seen(self, event: str) -> list[dict[str, Any]]:
         """Events of this name that came and were not asked for yet."""
         while not self._lines.empty():
             self._kept.append(self._lines.get())
         return [line for line in self._kept if line.get("event") == event]
+
+    def take(self, event: str) -> list[dict[str, Any]]:
+        """As `seen`, and they are not told again."""
+        found = self.seen(event)
+        self._kept = [line for line in self._kept if line.get("event") != event]
+        return found
 
     def _until(self, is_it: Any) -> dict[str, Any]:
         for line in self._kept:
