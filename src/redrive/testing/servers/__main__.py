@@ -6,19 +6,23 @@ Ends with 1 in CI (`CI=true`) where the tests could not run; at home they skip w
 from __future__ import annotations
 
 import os
+import shutil
 import sys
 from collections.abc import Callable
+from functools import partial
 
 from redrive.testing.servers import debian
+from redrive.testing.servers.node_install import MAJORS, install_bullmq, installed_bullmq
 from redrive.testing.servers.processes import ServerFailed
 from redrive.testing.servers.promtool import PACKAGE, installed_promtool, promtool_folder
 from redrive.testing.servers.rabbitmq_install import installed, rabbitmq_4_folder
+from redrive.testing.servers.redis_install import installed_redis, valkey_8_folder
 
 
 def main() -> int:
     """Get what is missing, one line on stdout per server."""
-    is_promtool_missing = not _has_promtool() and os.environ.get("CI") == "true"
-    return max(_rabbitmq(), int(is_promtool_missing))
+    missing = [not _has_promtool(), not _has_rabbitmq(), not _has_redis(), not _has_node()]
+    return int(any(missing) and os.environ.get("CI") == "true")
 
 
 def _has_promtool() -> bool:
@@ -30,15 +34,15 @@ def _has_promtool() -> bool:
     return found is not None
 
 
-def _rabbitmq() -> int:
+def _has_rabbitmq() -> bool:
     if os.environ.get("REDRIVE_TEST_RABBITMQ_URL"):
         _say("RabbitMQ: the one of REDRIVE_TEST_RABBITMQ_URL")
-        return 0
+        return True
     if not installed():
         _try_to("install the package rabbitmq-server", lambda: debian.install("rabbitmq-server"))
     if all(install.major < 4 for install in installed()):
         folder = rabbitmq_4_folder()
-        _try_to(f"unpack RabbitMQ 4 into {folder}", lambda: debian.unpack_newer_rabbitmq(folder))
+        _try_to(f"unpack RabbitMQ 4 into {folder}", lambda: debian.unpack_newer("rabbitmq-server", folder))
     found = installed()
     for install in found:
         _say(f"{install}: {install.root or ''}{install.programs}")
@@ -46,11 +50,39 @@ def _rabbitmq() -> int:
         _say(
             "RabbitMQ: none. Install rabbitmq-server, or set REDRIVE_TEST_RABBITMQ_URL; tests that need it are skipped."
         )
-    return 1 if not found and os.environ.get("CI") == "true" else 0
+    return bool(found)
 
 
-def _try_to(what: str, get: Callable[[], None]) -> None:
-    if not debian.is_possible():
+def _has_redis() -> bool:
+    if os.environ.get("REDRIVE_TEST_REDIS"):
+        _say("Redis: the one of REDRIVE_TEST_REDIS")
+        return True
+    if not installed_redis():
+        _try_to("install the package redis-server", lambda: debian.install("redis-server"))
+    if all(install.major < 8 for install in installed_redis()):  # noqa: PLR2004 - the newer of the two tested
+        folder = valkey_8_folder()
+        _try_to(f"unpack Valkey 8 into {folder}", lambda: debian.unpack_newer("valkey-server", folder))
+    found = installed_redis()
+    for install in found:
+        _say(f"{install}: {install.root or ''}{install.program}")
+    if not found:
+        _say("Redis: none. Install redis-server, or set REDRIVE_TEST_REDIS; tests that need it are skipped.")
+    return bool(found)
+
+
+def _has_node() -> bool:
+    if shutil.which("npm") is None:
+        _try_to("install the packages of Node", lambda: debian.install("npm"))
+    for major in MAJORS:
+        if installed_bullmq(major) is None:
+            _try_to(f"get Node's BullMQ {major}", partial(install_bullmq, major), needs_root=False)
+        found = installed_bullmq(major)
+        _say(f"Node's BullMQ {major}: " + ("none. Tests beside it are skipped." if found is None else found))
+    return all(installed_bullmq(major) is not None for major in MAJORS)
+
+
+def _try_to(what: str, get: Callable[[], None], *, needs_root: bool = True) -> None:
+    if needs_root and not debian.is_possible():
         _say(f"Cannot {what}: that needs Debian and root.")
         return
     _say(f"Going to {what} ...")

@@ -1,8 +1,8 @@
-"""Gets RabbitMQ on a Debian machine where we are root: the release's own package, and a 4.x from a newer release.
+"""Gets servers on a Debian machine where we are root: the release's own packages, and newer ones from a newer release.
 
 The package is installed without starting its service: tests start nodes of their own, and a machine that got the
-package for a test run does not want a server on port 5672. The newer one is no installation at all: debootstrap unpacks
-a small Debian with RabbitMQ in it into a cache folder, from which it runs with chroot. Interrupted anywhere, the next
+package for a test run does not want a server on port 5672. A newer one is no installation at all: debootstrap unpacks
+a small Debian with the server in it into a cache folder, from which it runs with chroot. Interrupted anywhere, the next
 run starts over; what is complete is never touched again.
 """
 
@@ -20,7 +20,7 @@ from typing import Final
 from redrive.testing.servers.processes import ServerFailed
 
 NEWER_RELEASE: Final = "trixie"
-"""The Debian release that has RabbitMQ 4.0."""
+"""The Debian release that has RabbitMQ 4.0 and Valkey 8."""
 
 _POLICY: Final = Path("/usr/sbin/policy-rc.d")
 _POLICY_FORBIDS: Final = "#!/bin/sh\nexit 101\n"
@@ -40,8 +40,8 @@ def install(package: str) -> None:
         _run("apt-get", "-o", _RETRIES, "install", "--yes", "--no-install-recommends", package)
 
 
-def unpack_newer_rabbitmq(folder: Path) -> None:
-    """A Debian of `NEWER_RELEASE` with RabbitMQ in `folder`, from the mirror this machine's apt uses: a minute.
+def unpack_newer(package: str, folder: Path) -> None:
+    """A Debian of `NEWER_RELEASE` with this package in `folder`, from the mirror this machine's apt uses: a minute.
 
     The folder appears complete or not at all. Raises `ServerFailed` where it cannot be had.
     """
@@ -50,7 +50,7 @@ def unpack_newer_rabbitmq(folder: Path) -> None:
     unfinished = folder.with_name(f"{folder.name}.unfinished")
     shutil.rmtree(unfinished, ignore_errors=True)
     unfinished.parent.mkdir(parents=True, exist_ok=True)
-    options = ("--variant=minbase", "--include=rabbitmq-server")
+    options = ("--variant=minbase", f"--include={package}")
     _run("debootstrap", *options, NEWER_RELEASE, str(unfinished), *_mirror())
     shutil.rmtree(unfinished / "var" / "cache" / "apt" / "archives", ignore_errors=True)
     unfinished.rename(folder)
