@@ -30,7 +30,7 @@ from redrive.core.units import Millis, UnixMs, rfc3339
 from redrive.errors import BrokerUnavailableError, ConfigurationError
 from redrive.runtime.adapters import read_server, server_url
 from redrive.runtime.app import Redrive
-from redrive.runtime.figures import Figures, sends_in
+from redrive.runtime.figures import Figures, last_hour_in
 
 SCRAPE_TIMEOUT_S: Final = 10.0
 MAX_PAGE_BYTES: Final = 32 * 1024 * 1024
@@ -70,7 +70,7 @@ class Watch:
         prefix = app.settings.metrics_prefix
         self._figures = Figures(
             app.backend.letters,
-            sends=_Sends(wanted.metrics_urls, prefix) if wanted.metrics_urls else None,
+            workers=_Workers(wanted.metrics_urls, prefix) if wanted.metrics_urls else None,
             server=None if url is None else lambda: read_server(url),
         )
 
@@ -97,8 +97,8 @@ async def look_once(app: Redrive, wanted: Wanted | None = None) -> Look:
     return await watch.look()
 
 
-class _Sends:
-    """How messages ended in the last hour, asked of workers."""
+class _Workers:
+    """What workers say of the last hour."""
 
     def __init__(self, urls: Sequence[str], prefix: str) -> None:
         for url in urls:
@@ -111,7 +111,7 @@ class _Sends:
 
     async def __call__(self) -> Mapping[str, float]:
         pages = await asyncio.gather(*(asyncio.to_thread(_page, url) for url in self._urls))
-        return sends_in(pages, prefix=self._prefix)
+        return last_hour_in(pages, prefix=self._prefix)
 
 
 def _page(url: str) -> str:

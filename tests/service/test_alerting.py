@@ -15,7 +15,9 @@ from redrive.core.doctor import RedisReading
 from redrive.core.letters.selection import Selection
 from redrive.errors import BrokerUnavailableError, ConfigurationError
 from redrive.runtime.app import Redrive
-from redrive.runtime.figures import Figures, sends_in
+from redrive.runtime.events import Events
+from redrive.runtime.figures import Figures, last_hour_in
+from redrive.runtime.metrics import Metrics
 from redrive.service import Service
 from redrive.testing.clock import FAKE_EPOCH, FakeClock
 from redrive.testing.faults import Faults, FaultyLetterStore
@@ -88,7 +90,7 @@ async def test_many_letters_and_one_tenants_letters_are_told_with_what_to_do(app
         ("TenantDeadLetters", "acme", "Tenant acme has 51 dead letters"),
     ] == [(alert["alert"], alert["label"], alert["summary"]) for alert in found["firing"]]
     assert "redrive dlq stats --tenant acme" in found["firing"][1]["action"]
-    assert ["DeadLetterRateHigh"] == found["unknown"]
+    assert ["DeadLetterRateHigh", "DeadLettersArchived", "ArchiveFails"] == found["unknown"]
 
 
 async def test_letters_without_a_tenant_have_nobody_to_be_told(app: Redrive) -> None:
@@ -133,12 +135,32 @@ async def test_the_rate_of_the_last_hour_is_asked_of_a_worker(
     assert () == found.evaluation.unknown
 
 
-async def test_rates_of_several_workers_add_up() -> None:
-    page = 'redrive_messages_last_hour{outcome="processed"} 30\nredrive_messages_last_hour{outcome="dead_lettered"} 2\n'
+def test_what_several_workers_say_adds_up() -> None:
+    events, metrics = Events(), Metrics()
+    metrics.subscribe(events)
+    events.emit("deliveries.processed", queue="q", durations_ms=[1] * 30, attempts=[1] * 30, tenants=[None] * 30)
+    events.emit("letters.archived", queue="q", count=2, max_letters=1, file="x")
+    page = metrics.render().decode()
 
-    assert {"processed": 60.0, "dead_lettered": 4.0} == sends_in([page, page], prefix="redrive_")
+    assert {"processed": 60, "dead_lettered": 0, "archived": 4, "failed": 0} == last_hour_in(
+        [page, page], prefix="redrive_"
+    )
     with pytest.raises(ConfigurationError, match="mine_messages_last_hour"):
-        sends_in([page], prefix="mine_")
+        last_hour_in([page], prefix="mine_")
+
+
+async def test_letters_over_the_maximum_are_told(app: Redrive) -> None:
+    """At 10 000 entries nothing is dropped silently: an alert is raised."""
+    probes = Probes(app)
+    app.events.emit("letters.archived", queue="orders.dead", count=120, max_letters=10_000, file="x.jsonl")
+    app.events.emit("letters.not_archived", queue="orders.dead", file="x.jsonl", error_text="disk full")
+
+    async with served(app, probes) as url:
+        found = look_document(await look_once(app, Wanted(metrics_urls=(url,))))
+
+    assert [("ArchiveFails", 1), ("DeadLettersArchived", 120)] == [
+        (alert["alert"], alert["value"]) for alert in found["firing"]
+    ]
 
 
 async def test_a_worker_that_does_not_answer_is_no_all_clear(app: Redrive) -> None:
@@ -193,4 +215,4 @@ async def test_what_a_redis_server_says_becomes_figures(app: Redrive) -> None:
 async def test_rules_about_redis_are_left_out_where_there_is_none(app: Redrive, tmp_path: Path) -> None:
     look = await look_once(app, Wanted(groups=tuple(Group)))
 
-    assert ("DeadLetterRateHigh",) == look.evaluation.unknown
+    assert ("DeadLetterRateHigh", "DeadLettersArchived", "ArchiveFails") == look.evaluation.unknown

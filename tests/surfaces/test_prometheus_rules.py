@@ -82,6 +82,8 @@ TEXTS = {
         "Tenant o'brien has 51 dead letters",
         "Tell that tenant what failed and why: redrive dlq stats --tenant 'obrien'",
     ),
+    "DeadLettersArchived": ("600 dead letters over the maximum were archived in the last hour", ""),
+    "ArchiveFails": ("The archive of dead letters could not be written 60 times in the last hour", ""),
     "RedisMemoryHigh": ("Redis uses 92% of its memory", ""),
     "RedisMemoryCritical": ("Redis uses 92% of its memory", ""),
     "RedisOutOfMemory": ("Redis refused 3 commands for want of memory", ""),
@@ -134,6 +136,20 @@ CASES: dict[str, tuple[list[dict[str, str]], list[dict[str, Any]]]] = {
             series("redrive_dlq_by_company", "80 80", 'company="-"'),
         ],
         [silent("0m", "TenantDeadLetters"), fires("1m", "TenantDeadLetters", company="o'brien")],
+    ),
+    "letters over the maximum": (
+        [
+            series("redrive_letters_archived_total", "0+10x180"),
+            series("redrive_letters_archive_failures_total", "0x180"),
+        ],
+        [silent("0m", "DeadLettersArchived"), fires("2h", "DeadLettersArchived"), silent("2h", "ArchiveFails")],
+    ),
+    "an archive that cannot be written": (
+        [
+            series("redrive_letters_archived_total", "5x180"),
+            series("redrive_letters_archive_failures_total", "0+1x180"),
+        ],
+        [silent("2h", "DeadLettersArchived"), fires("2h", "ArchiveFails")],
     ),
     "memory": (
         [series("redrive_redis_memory_used_bytes", "80 92"), series("redrive_redis_memory_max_bytes", "100 100")],

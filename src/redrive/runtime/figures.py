@@ -23,17 +23,20 @@ from redrive.runtime.labels import NONE
 TENANTS_READ: Final = 1_000
 """Tenants with the most letters; below them nobody has more than the thousandth."""
 
-Sends: TypeAlias = Callable[[], Awaitable[Mapping[str, float]]]
-"""How messages ended in the last hour, by outcome."""
+LastHour: TypeAlias = Mapping[str, float]
+"""What workers say of the last hour, by outcome: processed, dead_lettered, archived, failed (to archive)."""
+AskWorkers: TypeAlias = Callable[[], Awaitable[LastHour]]
 ReadServer: TypeAlias = Callable[[], Awaitable[RedisReading]]
 
 
 class Figures:
     """Reads all that can be read, again and again; remembers error counts for as long as their window is."""
 
-    def __init__(self, letters: LetterStore, *, sends: Sends | None = None, server: ReadServer | None = None) -> None:
+    def __init__(
+        self, letters: LetterStore, *, workers: AskWorkers | None = None, server: ReadServer | None = None
+    ) -> None:
         self._letters = letters
-        self._sends = sends
+        self._workers = workers
         self._server = server
         self._oom: deque[tuple[UnixMs, int]] = deque()
 
@@ -47,8 +50,8 @@ class Figures:
         found["letters_by_tenant"] = {name: count for name, count in opened.by_tenant.items() if name != NONE}
         found["letters_new_5m"] = {"": fresh.total}
         found["letter_oldest_age_seconds"] = {"": age_ms / 1_000}
-        if self._sends is not None:
-            found.update(_rate(await self._sends()))
+        if self._workers is not None:
+            found.update(_of_workers(await self._workers()))
         if self._server is not None:
             found.update(self._of_server(await self._server(), now))
         return found
@@ -75,32 +78,36 @@ class Figures:
         return count - seen[0][1]
 
 
-def _rate(sends: Mapping[str, float]) -> dict[str, Values]:
-    dead = sends.get("dead_lettered", 0.0)
-    total = dead + sends.get("processed", 0.0)
-    return {"sends_1h": {"": total}, "dead_letter_share_1h": {"": dead / total if total else 0.0}}
+def _of_workers(last_hour: LastHour) -> dict[str, Values]:
+    dead = last_hour["dead_lettered"]
+    total = dead + last_hour["processed"]
+    return {
+        "sends_1h": {"": total},
+        "dead_letter_share_1h": {"": dead / total if total else 0.0},
+        "letters_archived_1h": {"": last_hour["archived"]},
+        "archive_failures_1h": {"": last_hour["failed"]},
+    }
 
 
-def sends_in(pages: Sequence[str], *, prefix: str) -> dict[str, float]:
-    """How messages ended in the last hour, over the `/metrics` of several processes.
+_PAGES: Final = ("messages_last_hour", "letters_archived_last_hour")
+
+
+def last_hour_in(pages: Sequence[str], *, prefix: str) -> dict[str, float]:
+    """What the `/metrics` of several processes say of the last hour, added up.
 
     Raises `ConfigurationError` where a page has no such metric: it is no redrive, or has another prefix.
     """
     found: dict[str, float] = {}
-    wanted = f"{prefix}messages_last_hour"
     for page in pages:
-        samples = [
-            sample
-            for family in text_string_to_metric_families(page)
-            if family.name == wanted
-            for sample in family.samples
-        ]
-        if not samples:
-            raise ConfigurationError(
-                f"What was scraped has no {wanted}.",
-                hint="Name the /metrics of a redrive worker; its metrics_prefix has to be the one set here.",
-            )
-        for sample in samples:
-            outcome = sample.labels["outcome"]
-            found[outcome] = found.get(outcome, 0.0) + sample.value
+        families = {family.name: family.samples for family in text_string_to_metric_families(page)}
+        for name in _PAGES:
+            samples = families.get(f"{prefix}{name}")
+            if not samples:
+                raise ConfigurationError(
+                    f"What was scraped has no {prefix}{name}.",
+                    hint="Name the /metrics of a redrive worker; its metrics_prefix has to be the one set here.",
+                )
+            for sample in samples:
+                outcome = sample.labels["outcome"]
+                found[outcome] = found.get(outcome, 0.0) + sample.value
     return found

@@ -124,6 +124,13 @@ METRICS: Final[Mapping[str, MetricType]] = {
         is_read=True,
     ),
     "letters_redriven": MetricType(kind="counter", text="Dead letters sent back."),
+    "letters_archived": MetricType(
+        kind="counter", text="Dead letters over the maximum, written into the archive and removed."
+    ),
+    "letters_archive_failures": MetricType(kind="counter", text="Tries to write the archive that failed."),
+    "letters_archived_last_hour": MetricType(
+        kind="gauge", text="The same in the last hour: letters archived, and tries that failed.", labels=("outcome",)
+    ),
     "letters_reviewed": MetricType(kind="counter", text="Review states given to letters by people.", labels=("state",)),
     "records_pruned": MetricType(kind="counter", text="Expired records removed.", labels=("what",)),
     "queue_depth": MetricType(
@@ -153,7 +160,10 @@ _WORST: Final = frozenset({"breaker_state", "consumer_paused"})
 _KEPT: Final = frozenset(name for name, metric in METRICS.items() if metric.kind != "gauge" and not metric.is_read) | {
     "tenant_jobs_processed"
 }
-_LAST_HOUR: Final = ("processed", "dead_lettered")
+_LAST_HOUR: Final = {
+    "messages_last_hour": ("processed", "dead_lettered"),
+    "letters_archived_last_hour": ("archived", "failed"),
+}
 _BREAKER: Final = {"closed": 0, "half_open": 1, "open": 2}
 
 
@@ -293,6 +303,8 @@ class Metrics:
             "ingest.refused": self._refused,
             "redrive.sent": lambda fields: self._tally.add("letters_redriven", (), fields["count"]),
             "letter.reviewed": lambda fields: self._tally.add("letters_reviewed", (str(fields["to"]),)),
+            "letters.archived": self._archived,
+            "letters.not_archived": self._not_archived,
             "letters.removed": lambda fields: self._tally.add("records_pruned", ("letters",), fields["count"]),
             "upkeep.pruned": lambda fields: self._tally.add("records_pruned", (str(fields["what"]),), fields["count"]),
         }
@@ -334,7 +346,8 @@ class Metrics:
             copy.numbers["tenant_jobs_processed"] = {(name,): count for name, count in self._tenants.items()}
             copy.shares["retry_success_rate"] = self._successes.sums(self._minute())
             ended = self._ended.sums(self._minute())
-            copy.numbers["messages_last_hour"] = {(outcome,): ended.get(outcome, 0) for outcome in _LAST_HOUR}
+            for name, outcomes in _LAST_HOUR.items():
+                copy.numbers[name] = {(outcome,): ended.get(outcome, 0) for outcome in outcomes}
             return copy
 
     def _sum(self) -> Tally:
@@ -409,6 +422,14 @@ class Metrics:
         queue = self._queue(fields["queue"])
         self._end(queue, "lease_lost")
         self._tally.add("lease_lost", (queue,))
+
+    def _archived(self, fields: Mapping[str, Any]) -> None:
+        self._tally.add("letters_archived", (), fields["count"])
+        self._ended.add("archived", self._minute(), fields["count"])
+
+    def _not_archived(self, _fields: Mapping[str, Any]) -> None:
+        self._tally.add("letters_archive_failures")
+        self._ended.add("failed", self._minute(), 1)
 
     def _breaker(self, fields: Mapping[str, Any]) -> None:
         self._tally.put("breaker_state", (self._queue(fields["queue"]),), _BREAKER.get(str(fields["state"]), 2))

@@ -171,6 +171,8 @@ FIGURES_AT_THE_LIMIT: dict[str, tuple[Reading, Reading]] = {
         {"dead_letter_share_1h": {"": 0.0201}, "sends_1h": {"": 50}},
     ),
     "TenantDeadLetters": ({"letters_by_tenant": {"acme": 50}}, {"letters_by_tenant": {"acme": 51}}),
+    "DeadLettersArchived": ({"letters_archived_1h": {"": 0}}, {"letters_archived_1h": {"": 1}}),
+    "ArchiveFails": ({"archive_failures_1h": {"": 0}}, {"archive_failures_1h": {"": 1}}),
     "RedisMemoryHigh": ({"redis_memory_share": {"": 0.8}}, {"redis_memory_share": {"": 0.801}}),
     "RedisMemoryCritical": ({"redis_memory_share": {"": 0.9}}, {"redis_memory_share": {"": 0.901}}),
     "RedisOutOfMemory": ({"redis_oom_errors": {"": 0}}, {"redis_oom_errors": {"": 1}}),

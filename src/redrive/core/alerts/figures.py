@@ -74,6 +74,16 @@ FIGURES: Final[Mapping[str, Figure]] = {
             ' / sum by (job) (increase($deliveries_total{outcome=~"processed|dead_lettered"}[1h]))'
         ),
     ),
+    "letters_archived_1h": Figure(
+        text="Dead letters over the maximum that were written into the archive and removed in the last hour.",
+        unit=Unit.COUNT,
+        expression="sum by (job) (increase($letters_archived_total[1h]))",
+    ),
+    "archive_failures_1h": Figure(
+        text="Tries in the last hour to write the archive that failed.",
+        unit=Unit.COUNT,
+        expression="sum by (job) (increase($letters_archive_failures_total[1h]))",
+    ),
     "redis_memory_share": Figure(
         text="Memory of the Redis server in use, of what it may use; unknown where it has no limit.",
         unit=Unit.SHARE,

@@ -123,6 +123,33 @@ RULES: Final[tuple[Rule, ...]] = (
         action="Tell that tenant what failed and why: redrive dlq stats --tenant {word}",
     ),
     Rule(
+        name="DeadLettersArchived",
+        group=Group.DEAD_LETTERS,
+        severity=Severity.CRITICAL,
+        when=(Condition(figure="letters_archived_1h", compared=Is.ABOVE, limit=0),),
+        summary="{value} dead letters over the maximum were archived in the last hour",
+        description=(
+            "More messages were given up on than max_letters allows. The oldest are in files of the folder archive; "
+            "nothing is lost, and nobody sees them in the lists any more."
+        ),
+        action=(
+            "Find the cause: redrive dlq stats --since 1h. When it is fixed, load them again and send them back: "
+            "redrive dlq import FILE, redrive dlq redrive QUEUE --rate 50/s. FILE is in the log (letters.archived)"
+        ),
+    ),
+    Rule(
+        name="ArchiveFails",
+        group=Group.DEAD_LETTERS,
+        severity=Severity.CRITICAL,
+        when=(Condition(figure="archive_failures_1h", compared=Is.ABOVE, limit=0),),
+        summary="The archive of dead letters could not be written {value} times in the last hour",
+        description="Dead letters over their maximum stay until it can: nothing is lost, and the store grows.",
+        action=(
+            "Make room or set rights in the folder archive; the log says which file and why (letters.not_archived). "
+            "Or write them elsewhere by hand: redrive dlq prune --older-than 7d --archive FILE"
+        ),
+    ),
+    Rule(
         name="RedisMemoryHigh",
         group=Group.REDIS,
         severity=Severity.WARNING,
