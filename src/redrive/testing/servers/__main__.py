@@ -59,7 +59,7 @@ def _has_redis() -> bool:
         return True
     if not installed_redis():
         _try_to("install the package redis-server", lambda: debian.install("redis-server"))
-    if all(install.major < 8 for install in installed_redis()):  # noqa: PLR2004 - the newer of the two tested
+    if all(install.major < 8 for install in installed_redis()):
         folder = valkey_8_folder()
         _try_to(f"unpack Valkey 8 into {folder}", lambda: debian.unpack_newer("valkey-server", folder))
     found = installed_redis()
