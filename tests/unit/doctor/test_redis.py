@@ -76,6 +76,7 @@ STATES: dict[str, tuple[dict[str, str], dict[str, Level]]] = {
     "loading": ({"loading": "1"}, {"redis_loading": Level.WARNING}),
     "a replica": ({"role": "slave", "master_host": "m", "master_port": "1"}, {"redis_replica": Level.ERROR}),
     "replicas nobody waits for": ({"connected_slaves": "2"}, {"redis_fail_over": Level.INFO}),
+    "a node of a cluster": ({"cluster_enabled": "1"}, {"redis_cluster": Level.INFO}),
     "nearly all clients": ({"connected_clients": "9001"}, {"redis_clients": Level.WARNING}),
     "an old server": ({"redis_version": "6.0.16"}, {"redis_old": Level.WARNING}),
     "a very old one": ({"redis_version": "4.0.9"}, {"redis_too_old": Level.ERROR}),

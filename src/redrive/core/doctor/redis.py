@@ -104,6 +104,7 @@ def check_redis(reading: RedisReading, *, strict: bool = False) -> tuple[Finding
         *_out_of_memory(reading),
         *_persistence(reading),
         *_replication(reading),
+        *_cluster(reading),
         *_clients(reading),
         *_unread(reading),
     )
@@ -311,6 +312,17 @@ def _replication(reading: RedisReading) -> Iterator[Finding]:
             text=f"{replicas} replicas follow, and the server waits for none of them (min-replicas-to-write 0).",
             risk="A fail-over loses what had not reached the replica that takes over: mostly less than a second.",
             remedy=_set("min-replicas-to-write", "1"),
+        )
+
+
+def _cluster(reading: RedisReading) -> Iterator[Finding]:
+    if reading.info.get("cluster_enabled") == "1":
+        yield Finding(
+            code="redis_cluster",
+            level=Level.INFO,
+            text="The server is one node of a cluster; only this one was looked at.",
+            risk="The others may have other settings, and less room.",
+            remedy="Run redrive doctor with the URL of each master. redis-cli CLUSTER NODES names them.",
         )
 
 
