@@ -1,11 +1,14 @@
-"""Flow: a token bucket (how fast) and a breaker (whether at all), as values and arithmetic on a given now.
+"""Flow: a token bucket and a sliding window (how fast), and a breaker (whether at all), as values and arithmetic on a
+given now.
 
-Both live in one worker. Neither sleeps, and neither knows a task or a lock: the caller keeps the latest value.
+Bucket and breaker live in one worker; a window is kept where several workers share it. None of them sleeps, and none
+knows a task or a lock: the caller keeps the latest value.
 """
 
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
 from fractions import Fraction
@@ -126,6 +129,97 @@ def wait_ms(bucket: Bucket, now: UnixMs) -> Millis:
     """How long until there is a token; 0 where there is one."""
     missing = bucket.rate.per_ms - refill(bucket, now).level
     return max(0, -(-missing // bucket.rate.count))
+
+
+# ---------------------------------------------------------------------------------------------- sliding window
+
+WINDOW_SLOTS: Final = 100
+"""Slots in one period. One more than a period's is always counted, so a window gives away 2 % of its rate, and a start
+that comes a slot later than it was counted still breaks no limit.
+"""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Window:
+    """Starts counted over a sliding window: never more than `rate.count` in any `rate.per_ms`, whole bursts included.
+
+    `counts`: (slot, starts in it), oldest first; a slot lasts `slot_ms(rate)` from the epoch on.
+    """
+
+    rate: Rate
+    counts: tuple[tuple[int, int], ...] = ()
+
+
+def slot_ms(rate: Rate) -> Millis:
+    """How long one slot of this rate's window lasts."""
+    return -(-rate.per_ms // WINDOW_SLOTS)
+
+
+def _span(rate: Rate) -> int:
+    """Slots before the present one that are counted: those that touch the period, and one more."""
+    return -(-rate.per_ms // slot_ms(rate)) + 1
+
+
+def _slot(window: Window, now: UnixMs) -> int:
+    # A clock that went back stays in the last slot: what was counted there is not forgotten earlier.
+    present = now // slot_ms(window.rate)
+    return max(present, window.counts[-1][0]) if window.counts else present
+
+
+def slid(window: Window, now: UnixMs) -> Window:
+    """The window at `now`, without what lies behind it."""
+    first = _slot(window, now) - _span(window.rate)
+    return replace(window, counts=tuple(each for each in window.counts if each[0] >= first))
+
+
+def room(window: Window, now: UnixMs) -> int:
+    """How many may start now."""
+    return max(0, window.rate.count - sum(count for _, count in slid(window, now).counts))
+
+
+def started(window: Window, count: int, now: UnixMs) -> Window:
+    """The window after `count` more starts now; at most `room`, which the caller has asked."""
+    if count < 1:
+        return window
+    moved, slot = slid(window, now), _slot(window, now)
+    before = moved.counts[-1][1] if moved.counts and moved.counts[-1][0] == slot else 0
+    earlier = moved.counts[:-1] if before else moved.counts
+    return replace(moved, counts=(*earlier, (slot, before + count)))
+
+
+def free_at(window: Window, now: UnixMs) -> UnixMs:
+    """When one more may start: `now` where it may at once."""
+    excess = sum(count for _, count in slid(window, now).counts) - window.rate.count
+    for slot, count in slid(window, now).counts:
+        if excess < 0:
+            break
+        excess -= count
+        if excess < 0:
+            return (slot + _span(window.rate) + 1) * slot_ms(window.rate)
+    return now
+
+
+def forgotten_at(window: Window) -> UnixMs:
+    """When all of it lies behind: from then on it is as good as a new one."""
+    last = window.counts[-1][0] if window.counts else 0
+    return (last + _span(window.rate) + 1) * slot_ms(window.rate)
+
+
+def window_numbers(window: Window) -> list[int]:
+    """For a store: the length of a slot, then slots and counts in turn."""
+    return [slot_ms(window.rate), *(number for each in window.counts for number in each)]
+
+
+def window_of(rate: Rate, numbers: Sequence[int]) -> Window:
+    """What a store kept, under a rate that may be another one by now: no start is forgotten earlier for that."""
+    if not numbers:
+        return Window(rate=rate)
+    stored_ms, own_ms = numbers[0], slot_ms(rate)
+    counts: dict[int, int] = {}
+    for slot, count in zip(numbers[1::2], numbers[2::2], strict=True):
+        own = slot if stored_ms == own_ms else ((slot + 1) * stored_ms - 1) // own_ms
+        counts[own] = counts.get(own, 0) + count
+    return Window(rate=rate, counts=tuple(sorted(counts.items())))
 
 
 # --------------------------------------------------------------------------------------------- the breaker

@@ -1,0 +1,192 @@
+"""Fair: how the messages of one queue are shared out between tenants, as a checked value."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, Final, Literal, TypeAlias, get_args
+
+from redrive.core.policy.fairness import MAX_WEIGHT, MIN_WEIGHT, group_of, step_of
+from redrive.core.policy.flow import Rate, RateSpec, parse_rate
+from redrive.errors import ConfigurationError
+
+By: TypeAlias = Literal["tenant"]
+Cost: TypeAlias = Literal["measured"]
+
+DEFAULT_BATCH: Final = 3
+"""Source: system E, `MAX_JOBS_PER_TENANT_BATCH`."""
+
+MAX_BATCH: Final = 10_000
+EVERYBODY: Final = "*"
+"""In a mapping of rates or concurrencies: every tenant that is not named."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Fair:
+    """Take turns between tenants instead of first come, first served.
+
+    `batch`: most starts of one tenant in a row while another one waits. `weights`: a tenant of weight 2 gets twice the
+    share of one of weight 1, which is what everybody has who is not named; more than `batch` times the share of the
+    others nobody gets. `cost`: None counts starts; "measured" counts handler time, so that a tenant with slow messages
+    gets fewer of them. `rate` and `concurrency`: limits of each tenant, or a mapping of tenants to their own ("*": all
+    others); what is over a limit waits in the queue and holds up nobody else.
+
+    Raises `ConfigurationError` naming the field.
+
+    >>> Fair(weights={"acme": 2}, rate={"trial": "1 per 10 s"}).batch
+    3
+    """
+
+    by: By = "tenant"
+    batch: int = DEFAULT_BATCH
+    weights: Mapping[str, float] = field(default_factory=dict)
+    cost: Cost | None = None
+    rate: RateSpec | Mapping[str, RateSpec] | None = None
+    concurrency: int | Mapping[str, int] | None = None
+
+    def __post_init__(self) -> None:
+        if self.by not in get_args(By):
+            raise ConfigurationError(f"fair.by is {self.by!r}.", hint='Turns are taken by "tenant".')
+        if not _is_whole(self.batch, 1, MAX_BATCH):
+            raise ConfigurationError(f"fair.batch is {self.batch!r}: it must be a whole number from 1 to {MAX_BATCH}.")
+        if self.cost is not None and self.cost not in get_args(Cost):
+            raise ConfigurationError(f"fair.cost is {self.cost!r}.", hint='Write cost="measured", or leave it out.')
+        object.__setattr__(self, "weights", _weights(self.weights))
+        object.__setattr__(self, "rate", _rates(self.rate))
+        object.__setattr__(self, "concurrency", _concurrencies(self.concurrency))
+
+    def step_for(self, group: str) -> int:
+        """How far a start of this group moves it in virtual time."""
+        return step_of(self.weights.get(group, 1.0))
+
+    @property
+    def has_rates(self) -> bool:
+        """Whether any tenant has a rate."""
+        return bool(self.rate)
+
+    @property
+    def has_concurrency(self) -> bool:
+        """Whether any tenant has a limit of messages in hand."""
+        return bool(self.concurrency)
+
+    def rate_of(self, group: str) -> Rate | None:
+        """The rate of this group; None without limit."""
+        rates: Any = self.rate
+        return rates.get(group, rates.get(EVERYBODY)) if rates else None
+
+    def concurrency_of(self, group: str) -> int | None:
+        """How many messages of this group may be in hand at once; None without limit."""
+        limits: Any = self.concurrency
+        return limits.get(group, limits.get(EVERYBODY)) if limits else None
+
+
+def make_fair(given: Fair | str | None, where: str) -> Fair | None:
+    """What a user wrote for `fair_by`. Raises `ConfigurationError` that begins with `where`."""
+    if given is None or isinstance(given, Fair):
+        return given
+    if given in get_args(By):
+        return Fair(by="tenant")
+    raise ConfigurationError(
+        f"{where}: fair_by is {given!r}.", hint='Write fair_by="tenant", or fair_by=Fair(weights={…}).'
+    )
+
+
+# ------------------------------------------------------------------------------------------------ system E's names
+
+ENABLE: Final = "ENABLE_ROUND_ROBIN"
+BATCH: Final = "MAX_JOBS_PER_TENANT_BATCH"
+REPORTED: Final = {
+    "ROUND_ROBIN_BASE_PRIORITY": "base",
+    "PRIORITY_INCREMENT_PER_ROUND": "increment",
+    "MAX_ROUND_ROBIN_PRIORITY": "top",
+}
+"""Environment names to the arguments of `fairness.priority`."""
+
+_YES: Final = frozenset({"true", "1", "yes", "on"})
+_NO: Final = frozenset({"false", "0", "no", "off"})
+
+
+def fair_from_names(values: Mapping[str, str]) -> Fair | None:
+    """Fairness under the names of system E (`ENABLE_ROUND_ROBIN`, `MAX_JOBS_PER_TENANT_BATCH`); None where it is off.
+
+    Raises `ConfigurationError` naming the variable.
+
+    >>> fair_from_names({"MAX_JOBS_PER_TENANT_BATCH": "5"}).batch
+    5
+    """
+    text = values.get(ENABLE, "true").strip().lower()
+    if text not in _YES | _NO:
+        raise ConfigurationError(f"{ENABLE} is {text!r}.", hint="Write true or false.")
+    if text in _NO:
+        return None
+    batch = values.get(BATCH, str(DEFAULT_BATCH)).strip()
+    if not batch.isdecimal() or not 1 <= int(batch) <= MAX_BATCH:
+        raise ConfigurationError(f"{BATCH} is {batch!r}: it must be a whole number from 1 to {MAX_BATCH}.")
+    return Fair(batch=int(batch))
+
+
+def priority_names(values: Mapping[str, str]) -> dict[str, int]:
+    """The arguments of `fairness.priority` that these variables set. Raises `ConfigurationError` naming one."""
+    found: dict[str, int] = {}
+    for name, argument in REPORTED.items():
+        text = values.get(name, "").strip()
+        if not text:
+            continue
+        if not text.isdecimal():
+            raise ConfigurationError(f"{name} is {text!r}: it must be a whole number.")
+        found[argument] = int(text)
+    return found
+
+
+# ------------------------------------------------------------------------------------------------ checks
+
+
+def _weights(given: Mapping[str, Any]) -> Mapping[str, float]:
+    if not isinstance(given, Mapping):
+        raise ConfigurationError(f"fair.weights is {given!r}.", hint='Write weights={"acme": 2}.')
+    found: dict[str, float] = {}
+    for tenant, weight in given.items():
+        if isinstance(weight, bool) or not isinstance(weight, int | float) or not MIN_WEIGHT <= weight <= MAX_WEIGHT:
+            raise ConfigurationError(
+                f'fair.weights["{tenant}"] is {weight!r}: it must be a number from {MIN_WEIGHT} to {MAX_WEIGHT:g}.'
+            )
+        found[_named(tenant, "weights", found)] = float(weight)
+    return found
+
+
+def _rates(given: RateSpec | Mapping[str, RateSpec] | None) -> Mapping[str, Rate] | None:
+    if given is None:
+        return None
+    each = given if isinstance(given, Mapping) else {EVERYBODY: given}
+    found: dict[str, Rate] = {}
+    for tenant, rate in each.items():
+        field_name = f'fair.rate["{tenant}"]' if isinstance(given, Mapping) else "fair.rate"
+        found[_named(tenant, "rate", found)] = parse_rate(rate, field=field_name)
+    return found
+
+
+def _concurrencies(given: int | Mapping[str, int] | None) -> Mapping[str, int] | None:
+    if given is None:
+        return None
+    each = given if isinstance(given, Mapping) else {EVERYBODY: given}
+    found: dict[str, int] = {}
+    for tenant, limit in each.items():
+        if not _is_whole(limit, 1, MAX_BATCH):
+            of = f'["{tenant}"]' if isinstance(given, Mapping) else ""
+            raise ConfigurationError(
+                f"fair.concurrency{of} is {limit!r}: it must be a whole number from 1 to {MAX_BATCH}."
+            )
+        found[_named(tenant, "concurrency", found)] = limit
+    return found
+
+
+def _named(tenant: str, name: str, known: Mapping[str, object]) -> str:
+    """The group a user means. Two names of one group would be one rule too many."""
+    group = group_of(tenant)
+    if group in known:
+        raise ConfigurationError(f'fair.{name} names the tenant "{group}" twice.')
+    return group
+
+
+def _is_whole(value: object, least: int, most: int) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool) and least <= value <= most
