@@ -1,14 +1,16 @@
 """Alerts without Prometheus: read the figures of one open app, judge them by the rules, once or again and again.
 
-Nothing is stored: a watch that is started anew tells again what is wrong. The Prometheus rules (`redrive metrics`) are
-the same table.
+What stood at the last look is kept in memory, or in a file for who looks from a timer; without either, what is wrong is
+told again. The Prometheus rules (`redrive metrics`) are the same table.
 """
 
 from __future__ import annotations
 
 import asyncio
+import json
 from collections.abc import AsyncIterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any, Final
 from urllib.error import URLError
 from urllib.request import urlopen
@@ -23,6 +25,8 @@ from redrive.core.alerts import (
     Notification,
     Rule,
     evaluate,
+    kept_document,
+    kept_from,
     rules_of,
 )
 from redrive.core.ports import Clock
@@ -39,10 +43,13 @@ EVERY_MS: Final[Millis] = 30_000
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Wanted:
-    """Which rules, and where running workers answer `/metrics`: without any, rules about rates are not judged."""
+    """Which rules, and where running workers answer `/metrics`: without any, rules about rates are not judged.
+    `state`: the file that keeps what stood, so that each turn is told once however often the process is started anew.
+    """
 
     groups: tuple[Group, ...] = DEFAULT_GROUPS
     metrics_urls: tuple[str, ...] = ()
+    state: Path | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -66,7 +73,8 @@ class Watch:
         self._clock: Clock = app.clock
         url = server_url(app.settings)
         self._rules = tuple(rule for rule in rules_of(wanted.groups) if rule.group is not Group.REDIS or url)
-        self._before = NOTHING
+        self._state = wanted.state
+        self._before = NOTHING if wanted.state is None else _kept_in(wanted.state)
         prefix = app.settings.metrics_prefix
         self._figures = Figures(
             app.backend.letters,
@@ -78,6 +86,8 @@ class Watch:
         """Read and judge. Raises `RedriveError` where what has to be asked is away; then nothing has changed."""
         now = self._clock.now()
         self._before = evaluate(self._rules, await self._figures.read(now), before=self._before, now=now)
+        if self._state is not None:
+            await asyncio.to_thread(_keep_in, self._state, self._before)
         return Look(at=now, evaluation=self._before)
 
     async def changes(self, *, every_ms: Millis = EVERY_MS) -> AsyncIterator[Look | BrokerUnavailableError]:
@@ -95,6 +105,22 @@ async def look_once(app: Redrive, wanted: Wanted | None = None) -> Look:
     watch = Watch(app, wanted)
     watch._rules = tuple(replace(rule, for_ms=0) for rule in watch._rules)  # noqa: SLF001 - our own
     return await watch.look()
+
+
+def _kept_in(path: Path) -> Evaluation:
+    try:
+        return kept_from(json.loads(path.read_bytes()))
+    except FileNotFoundError:
+        return NOTHING
+    except ValueError as error:
+        raise ConfigurationError(f'"{path}" is not what redrive alerts keeps: {error}.', hint="Remove it.") from error
+
+
+def _keep_in(path: Path, evaluation: Evaluation) -> None:
+    """Whole or not at all."""
+    part = path.with_name(f"{path.name}.part")
+    part.write_text(json.dumps(kept_document(evaluation)), "utf-8")
+    part.replace(path)
 
 
 class _Workers:
@@ -144,11 +170,12 @@ def alert_document(alert: Alert) -> dict[str, Any]:
 
 
 def look_document(look: Look) -> dict[str, Any]:
-    """What stands, worst first."""
+    """What stands, worst first; `turns` is what began or was over with this look."""
     firing = sorted(look.firing, key=lambda alert: (str(alert.severity), alert.rule, alert.label))
     return {
         "at": rfc3339(look.at),
         "firing": [alert_document(alert) for alert in firing],
+        "turns": [notification_document(turn) for turn in look.evaluation.notifications],
         "unknown": list(look.evaluation.unknown),
     }
 

@@ -99,6 +99,31 @@ async def test_letters_without_a_tenant_have_nobody_to_be_told(app: Redrive) -> 
     assert () == (await look_once(app)).firing
 
 
+async def test_a_timer_tells_each_turn_once(app: Redrive, clock: FakeClock, tmp_path: Path) -> None:
+    """Each look is another process; what stood lies in a file."""
+    kept = Wanted(groups=(Group.EVERY_LETTER,), state=tmp_path / "alerts.json")
+    told = []
+
+    for minute in range(9):
+        if minute == 1:
+            await die(app, 1)
+        look = await Watch(app, kept).look()
+        told += [(minute, str(turn.alert.state)) for turn in look.evaluation.notifications]
+        await clock.advance(MINUTE)
+
+    assert [(1, "firing"), (7, "resolved")] == told
+
+
+@pytest.mark.parametrize("text", ["", "[]", "{}", '{"schema": 9, "alerts": []}', '{"schema": 1, "alerts": [{}]}'])
+async def test_a_file_that_keeps_something_else_is_refused(app: Redrive, tmp_path: Path, text: str) -> None:
+    (tmp_path / "alerts.json").write_text(text)
+
+    with pytest.raises(ConfigurationError):
+        Watch(app, Wanted(state=tmp_path / "alerts.json"))
+
+    assert text == (tmp_path / "alerts.json").read_text()
+
+
 @asynccontextmanager
 async def served(app: Redrive, probes: Probes) -> AsyncIterator[str]:
     async with HttpServer(probes_app(app, probes)) as server:

@@ -63,6 +63,20 @@ async def test_a_watch_tells_what_begins_and_what_is_over(shop: Redrive, start: 
     assert await shop.backend.letters.get(first) is not None
 
 
+async def test_a_timer_is_told_what_changed_since_it_looked(cli: Cli, shop: Redrive, here: Path) -> None:
+    kept = ("--group", "every-letter", "--state", "alerts.json")
+    before = cli("alerts", *APP, *kept)
+    await put(shop, 2)
+
+    first, second, answer = cli("alerts", *APP, *kept), cli("alerts", *APP, *kept), cli("alerts", *APP, *kept, "--json")
+
+    assert (0, "") == (before.code, before.out)
+    assert (1, 1, 1) == (first.code, second.code, answer.code)
+    assert "FIRING NewDeadLetters (critical): 2 new dead letters" in first.out
+    assert "" == second.out
+    assert (1, []) == (len(answer.json["firing"]), answer.json["turns"])
+
+
 def test_rules_are_printed_for_prometheus(cli: Cli) -> None:
     text, answer = cli("metrics"), cli("metrics", "--json")
     bare = cli("metrics", "--group", "dead-letters", REDRIVE_METRICS_PREFIX="")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import sys
 from enum import StrEnum
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
@@ -127,36 +128,53 @@ def alerts(
     ] = None,
     watch: Annotated[bool, typer.Option("--watch", help="Go on looking; tell what begins and what is over.")] = False,
     every: Annotated[str, typer.Option("--every", metavar="TIME", help="Between two looks with --watch.")] = "30s",
+    state: Annotated[
+        Path | None,
+        typer.Option(
+            "--state",
+            metavar="FILE",
+            help="Keep there what stands, and tell only what has begun or is over since: for timers.",
+            show_default=False,
+        ),
+    ] = None,
     where: Where,
 ) -> None:
     """Evaluate the alert rules now, without Prometheus: what is wrong, and what to do about it.
 
     \b
-    With --watch it prints a line when an alert begins and one when it is over, until Ctrl-C.
+    With --watch it prints a line when an alert begins and one when it is over, until Ctrl-C. With --state it does the
+    same from one call to the next.
     Exit codes: 0 nothing is wrong, 1 an alert fires, 2 the command did not work.
 
     \b
       redrive alerts --app orders:app
       redrive alerts --app orders:app --from http://127.0.0.1:8000/metrics --json
+      redrive alerts --app orders:app --state /var/lib/orders/alerts.json | mail -E -s "orders" ops@example.org
       redrive alerts --app orders:app --group every-letter --watch | while read -r line; do notify-send "$line"; done
     """
     import asyncio
 
-    from redrive.alerting import Wanted, look_document, look_once
+    from redrive.alerting import Wanted, look_document
     from redrive.cli.target import find_app
 
-    wanted = Wanted(groups=tuple(groups or DEFAULT_GROUPS), metrics_urls=tuple(metrics_urls or ()))
+    wanted = Wanted(groups=tuple(groups or DEFAULT_GROUPS), metrics_urls=tuple(metrics_urls or ()), state=state)
     try:
         app = find_app(where.app, where.broker)
         if watch:
             asyncio.run(_watch(app, wanted, every_ms=_every_ms(every), is_json=where.is_json))
             return
-        look = asyncio.run(_opened(app, wanted, look_once))
+        look = asyncio.run(_look(app, wanted))
     except RedriveError as error:
         print_error(error.code, error.text, hint=error.hint, is_json=where.is_json)
         raise typer.Exit(WRONG) from error
     document = look_document(look)
-    print_json(document) if where.is_json else _print_look(document)
+    if where.is_json:
+        print_json(document)
+    elif state is None:
+        _print_look(document)
+    else:
+        for turn in document["turns"]:
+            say(_line(turn))
     if look.firing:
         raise typer.Exit(FOUND)
 
@@ -185,10 +203,11 @@ def _print_look(document: dict[str, Any]) -> None:
         note(f"Not judged: {name}. {_WHY_UNKNOWN[BY_NAME[name].group]}")
 
 
-async def _opened(app: Redrive, wanted: Wanted, look: Any) -> Look:
+async def _look(app: Redrive, wanted: Wanted) -> Look:
+    from redrive.alerting import Watch, look_once
+
     async with app:
-        found: Look = await look(app, wanted)
-        return found
+        return await look_once(app, wanted) if wanted.state is None else await Watch(app, wanted).look()
 
 
 async def _watch(app: Redrive, wanted: Wanted, *, every_ms: Millis, is_json: bool) -> None:

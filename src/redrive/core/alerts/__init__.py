@@ -1,6 +1,7 @@
 """Alerts: rules as data, figures by name, and what becomes of an alert over time; for Prometheus and without it."""
 
 from redrive.core.alerts.figures import FIGURES, Figure, Reading, Unit, written
+from redrive.core.alerts.kept import kept_document, kept_from
 from redrive.core.alerts.machine import (
     ALERT_TRANSITIONS,
     NOTHING,
@@ -36,6 +37,8 @@ __all__ = [
     "Unit",
     "as_yaml",
     "evaluate",
+    "kept_document",
+    "kept_from",
     "rule_file",
     "rules_of",
     "written",
