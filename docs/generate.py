@@ -300,6 +300,7 @@ _MAIL_TABLES: Final = (
     ("SMTP: what is left", (*smtp.CLASSES, smtp.BROKEN, smtp.LOST_AFTER_DATA)),
     ("Amazon SES: codes with several meanings", ses.TEXTS),
     ("Amazon SES: error codes", ses.ROWS),
+    ("Amazon SES: codes of all AWS services, in the answer to a call that sends", ses.SHARED),
 )
 
 

@@ -17,7 +17,10 @@ from redrive.core.letters.selection import Selection
 from redrive.core.redrive import JobOptions
 from redrive.service import Service
 
-PREFIXES = ("REDRIVE_", "BUS_", "LABELS_", "FREEFLOW_", "PIPELINE_")
+PREFIXES = (
+    *("REDRIVE_", "BUS_", "LABELS_", "FREEFLOW_", "PIPELINE_"),
+    *("MAIL_", "SMTP_", "SES_", "AWS_", "OUTBOX_", "DLQ_", "LIMITER_", "MAX_", "JITTER_", "BASE_DELAY_", "DEFAULT_TTL"),
+)
 PATIENCE_S = 60.0
 """Only a failing test ever waits this long."""
 

@@ -143,6 +143,19 @@ EVENTS: Final[Mapping[str, EventType]] = {
             "until": "unix ms of the next probe or None",
         },
     ),
+    "mail.recipient_refused": EventType(
+        level=Level.WARN,
+        text="A recipient was refused for good; the mail goes on for the others",
+        fields={
+            "queue": "consumer queue",
+            "message_id": "id of the message",
+            "tenant": "tenant or None",
+            "domain": "of the address",
+            "error_code": "machine code of the refusal",
+            "error_text": "what the server said, cut",
+            "suppress": "whether the address is bad for good",
+        },
+    ),
     "lane.held": EventType(
         level=Level.ERROR,
         text="The other side takes nothing for a while; messages wait and lose no attempt",

@@ -34,6 +34,8 @@ PAUSED_DELAY_MS: Final[Millis] = 900_000
 """Sending is paused by a person or by SES; a pause lasts longer than a back-off from one second."""
 QUOTA_DELAY_MS: Final[Millis] = 3_600_000
 """A daily quota counts the last 24 hours, so some of it is free again soon: one try an hour finds out."""
+CREDENTIALS_HOLD_MS: Final[Millis] = 300_000
+"""Wrong credentials are wrong until a person has changed them."""
 SUSPENDED_DELAY_MS: Final[Millis] = 3_600_000
 """An account that is shut down opens after a talk with the service."""
 
@@ -135,6 +137,21 @@ _SHARED_RATE: Final = MailRow(
 )
 
 
+_SHARED_AUTH: Final = MailRow(
+    what="a call that sends is not signed as it should be, or not allowed",
+    cause=MailCause.AUTH,
+    verdict=_TRANSIENT,
+    delay_ms=CREDENTIALS_HOLD_MS,
+    codes=frozenset(
+        {"ExpiredToken", "ExpiredTokenException", "AccessDenied", "AccessDeniedException", "InvalidClientTokenId",
+         "SignatureDoesNotMatch", "UnrecognizedClientException", "InvalidSignatureException"}
+    ),
+    source="AWS: common errors, of a call that sends",
+)  # fmt: skip
+SHARED: Final = (_SHARED_RATE, _SHARED_AUTH)
+"""Codes of all AWS services, in the answer to a call that sends."""
+
+
 def classify_api_error(
     code: str, text: str, *, operation: str | None = None, rules: MailRows = NO_RULES
 ) -> Failure | None:
@@ -154,8 +171,8 @@ def _failure_of(code: str, text: str, operation: str | None, *, rules: MailRows)
     digit = 5 if entry is not None and entry.kind is _PERMANENT else 4
     answer = Answer(api=code, text=text.lower(), digit=digit)
     row = find_row(answer, rules.first) or find_row(answer, TEXTS)
-    if row is None and operation in SEND_OPERATIONS and code in _SHARED_RATE.codes:
-        row = _SHARED_RATE
+    if row is None and operation in SEND_OPERATIONS:
+        row = find_row(answer, SHARED)
     row = row or (find_row(answer, rules.last) if entry is None else None)
     if row is not None:
         return failure_by(row, answer, code=code, text=text)

@@ -169,14 +169,16 @@ def _verdict(row: MailRow, answer: Answer, reply: Reply, *, code: str, text: str
     return MailVerdict(failure=failure, cause=row.cause, reply=reply, source=row.source)
 
 
-def outcome_unknown(text: str) -> Failure:
-    """The failure of an attempt whose message was sent to its last byte, and no answer came."""
+def outcome_unknown(text: str, *, code: str = OUTCOME_UNKNOWN, after: str = "the end of DATA") -> Failure:
+    """The failure of an attempt whose message was sent to its last byte, and no answer came. `text`: how it was lost.
+    `code` and `after`: for another way of sending than SMTP.
+    """
     row = LOST_AFTER_DATA
     told = cut(text) if text.strip() else "the connection was lost"
     return Failure(
         kind=FailureKind.UNKNOWN,
-        code=OUTCOME_UNKNOWN,
-        text=f"No answer after the end of DATA ({told}): the message may have been taken.",
+        code=code,
+        text=f"No answer after {after} ({told}): the message may have been taken.",
         retry_after_ms=row.delay_ms,
         scope=Scope.MESSAGE,
         cause=str(row.cause),

@@ -1,0 +1,357 @@
+"""System E, letter by letter from its page: names, numbers, classification, dead letters, redrive, archive."""
+
+from __future__ import annotations
+
+import io
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from redrive import ConfigurationError
+from redrive.core.letters.letter import ReviewState
+from redrive.runtime.archive import letters_in
+from redrive.service import Service
+from tests.systems.loading import example
+from tests.systems.mail_gateway import DLQ, QUEUE, gateway
+
+A, B, C, D = (f"{name}@x.example" for name in "abcd")
+
+# ------------------------------------------------------------------------------------------------ names and numbers
+
+
+def test_every_default_is_the_systems_own(tmp_path: Path) -> None:
+    with example("email_gateway", OUTBOX_FILE=str(tmp_path / "o.db")) as system:
+        policy, consumer = system.policy, system.app.consumers[QUEUE]
+        system.outbox.close()
+
+    assert {
+        "max_attempts": 5,
+        "base_delay_ms": 1_000,
+        "max_delay_ms": 60_000,
+        "jitter_factor": 0.25,
+        "dlq_ttl_ms": 604_800_000,
+        "dlq_name": "email:send:dlq",
+        "dlq_max_size": 10_000,
+        "default_ttl_ms": 86_400_000,
+        "enable_round_robin": True,
+        "max_jobs_per_tenant_batch": 3,
+        "round_robin_base_priority": 5,
+        "priority_increment_per_round": 1,
+        "max_round_robin_priority": 1,
+        "concurrency": 5,
+        "limiter_max": 100,
+        "limiter_duration_ms": 60_000,
+    } == {name: getattr(policy, name) for name in policy.__slots__}
+    assert (5, 5, 86_400_000, 604_800_000, 10_000, DLQ) == (
+        consumer.max_attempts, consumer.concurrency, consumer.message_ttl_ms, consumer.letter_ttl_ms,
+        consumer.max_letters, consumer.dead_letter_queue,
+    )  # fmt: skip
+    assert (100, 60_000, None) == (consumer.rate.count, consumer.rate.per_ms, consumer.breaker)
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "field", "expected"),
+    [
+        ("MAX_ATTEMPTS", "7", "max_attempts", 7),
+        ("BASE_DELAY_MS", "500", "base_delay_ms", 500),
+        ("MAX_DELAY_MS", "30000", "max_delay_ms", 30_000),
+        ("JITTER_FACTOR", "0.5", "jitter_factor", 0.5),
+        ("DLQ_TTL_MS", "1000", "dlq_ttl_ms", 1_000),
+        ("DLQ_NAME", "other", "dlq_name", "other"),
+        ("DLQ_MAX_SIZE", "3", "dlq_max_size", 3),
+        ("DEFAULT_TTL", "60000", "default_ttl_ms", 60_000),
+        ("ENABLE_ROUND_ROBIN", "false", "enable_round_robin", False),
+        ("MAX_JOBS_PER_TENANT_BATCH", "9", "max_jobs_per_tenant_batch", 9),
+        ("ROUND_ROBIN_BASE_PRIORITY", "8", "round_robin_base_priority", 8),
+        ("PRIORITY_INCREMENT_PER_ROUND", "2", "priority_increment_per_round", 2),
+        ("MAX_ROUND_ROBIN_PRIORITY", "2", "max_round_robin_priority", 2),
+    ],
+)
+def test_every_variable_is_read_by_its_literal_name(name: str, value: str, field: str, expected: Any) -> None:
+    from examples.email_gateway.policy import policy_from
+
+    assert expected == getattr(policy_from({name: value}), field)
+
+
+@pytest.mark.parametrize("name", ["MAX_ATTEMPTS", "BASE_DELAY_MS", "DLQ_MAX_SIZE", "ENABLE_ROUND_ROBIN"])
+def test_a_wrong_variable_is_named(name: str) -> None:
+    from examples.email_gateway.policy import policy_from
+
+    with pytest.raises(ConfigurationError, match=name):
+        policy_from({name: "-x"})
+
+
+@pytest.mark.parametrize(
+    ("attempt", "delay_ms"),
+    [(1, 1_000), (2, 2_000), (3, 4_000), (4, 8_000), (5, 16_000), (6, 32_000), (7, 60_000), (100, 60_000)],
+)
+def test_the_cap_comes_before_the_jitter(attempt: int, delay_ms: int) -> None:
+    """The source's table says 60 s from attempt 6 on; its formula gives 32 s there, and the formula holds."""
+    from examples.email_gateway.policy import policy_from
+
+    retry = policy_from({}).retry()
+    drawn = [retry.delay_ms(attempt, u) for u in (0.0, 0.25, 0.5, 0.75, 0.999_999_999)]
+
+    assert (delay_ms * 3 // 4, delay_ms, delay_ms * 5 // 4) == (drawn[0], drawn[2], drawn[4])
+    assert sorted(drawn) == drawn
+    assert attempt < 7 or (45_000, 75_000) == (drawn[0], drawn[4])
+
+
+# ------------------------------------------------------------------------------------------------ sending
+
+
+async def test_a_mail_is_sent_and_its_row_is_marked_and_enqueueing_it_again_adds_nothing(tmp_path: Path) -> None:
+    async with gateway(tmp_path) as at:
+        await at.enqueue("o-1")
+        await at.sent("o-1")
+        at.system.outbox._write("UPDATE outbox SET status = 'PENDING' WHERE id = ?", [("o-1",)])
+        await at.enqueue()
+        at.system.outbox.mark_sent("o-1")
+        depths = await at.system.app.backend.broker.depths([QUEUE])
+
+    [mail] = at.smtp.mails
+    assert ("no-reply@acme.example", (A,)) == (mail.sender, mail.recipients)
+    assert ("mail o-1", "<o-1@acme.example>") == (mail.message["subject"], mail.message["message-id"])
+    assert [] == [depth for depth in depths if depth.ready + depth.scheduled + depth.leased]
+
+
+@pytest.mark.parametrize("reply", ["421 4.3.2 shutting down", "450 4.2.0 busy", "451 4.3.0 x", "452 4.3.1 full"])
+async def test_a_retryable_reply_is_retried(tmp_path: Path, reply: str) -> None:
+    async with gateway(tmp_path) as at:
+        at.smtp.refuse("rcpt", reply, times=2)
+        await at.enqueue("o-1")
+        await at.sent("o-1")
+
+    assert [f"SMTP_{reply[:3]}"] * 2 == [each["error_code"] for each in at.run.named("delivery.retry_scheduled")]
+    assert 1 == at.smtp.received_by(A)
+
+
+@pytest.mark.parametrize("reply", ["500 5.5.2 what", "550 5.1.1 user unknown", "554 5.7.1 no"])
+async def test_a_permanent_reply_is_dead_at_once(tmp_path: Path, reply: str) -> None:
+    async with gateway(tmp_path) as at:
+        at.smtp.refuse("rcpt", reply)
+        await at.enqueue("o-1")
+        [letter] = await at.dead()
+        status = at.status("o-1")
+
+    assert (f"SMTP_{reply[:3]}", 1, "ENQUEUED") == (letter.reason.code, letter.attempt_count, status)
+    assert [] == at.smtp.mails
+
+
+async def test_five_attempts_then_it_is_dead_and_the_letter_leaves_only_after_the_mail_was_sent(tmp_path: Path) -> None:
+    async with gateway(tmp_path) as at:
+        at.smtp.refuse("rcpt", "450 4.2.0 busy")
+        await at.enqueue("o-1")
+        [letter] = await at.dead()
+        assert (5, "SMTP_450_EXHAUSTED", "ENQUEUED") == (letter.attempt_count, letter.reason.code, at.status("o-1"))
+
+        await at.run.redrive(DLQ)
+        [first, second] = await at.dead(2)
+        assert (ReviewState.REPLAYED, ReviewState.PENDING) == (first.state, second.state)
+        assert (first.id, "o-1", "o-1") == (second.previous, first.message.id, second.message.id)
+        assert first.first_failed_at == second.first_failed_at
+
+        at.smtp.mend()
+        await at.run.redrive(DLQ)
+        await at.sent("o-1")
+
+        async def is_closed() -> bool:
+            found = await at.run.letters(queue=DLQ)
+            return [ReviewState.REPLAYED, ReviewState.CLOSED] == [each.state for each in found]
+
+        await at.until_holds(is_closed)
+
+    assert 1 == at.smtp.received_by(A)
+
+
+@pytest.mark.parametrize("stage", ["connect", "mail", "rcpt", "data"])
+async def test_a_connection_dropped_before_the_content_is_retried(tmp_path: Path, stage: str) -> None:
+    async with gateway(tmp_path) as at:
+        at.smtp.drop(stage, times=1)
+        await at.enqueue("o-1")
+        await at.sent("o-1")
+
+    assert 1 == at.smtp.received_by(A)
+    assert 1 == len(at.run.named("delivery.retry_scheduled"))
+
+
+async def test_a_connection_dropped_after_the_end_of_data_is_not_blindly_repeated(tmp_path: Path) -> None:
+    async with gateway(tmp_path) as at:
+        at.smtp.drop("answer", times=1)
+        await at.enqueue("o-1")
+        await at.run.until(lambda: at.run.named("delivery.retry_scheduled"))
+
+    [told] = at.run.named("delivery.retry_scheduled")
+    assert ("SMTP_OUTCOME_UNKNOWN", True) == (told["error_code"], told["delay_ms"] >= 900_000)
+    assert 1 == at.smtp.received_by(A)
+
+
+# ------------------------------------------------------------------------------------------------ several recipients
+
+
+async def test_those_who_were_accepted_get_one_mail_and_only_the_one_refused_for_now_is_tried_again(
+    tmp_path: Path,
+) -> None:
+    """Case ML-06, against a real server."""
+    async with gateway(tmp_path) as at:
+        at.smtp.refuse("rcpt", "550 5.1.1 user unknown", only=B)
+        at.smtp.refuse("rcpt", "451 4.2.1 busy", only=C, times=1)
+        await at.enqueue("o-1", to=(A, B, C, D))
+        await at.sent("o-1")
+        refused = at.run.named("mail.recipient_refused")
+
+        await at.enqueue("o-2", to=(A, B))
+        await at.sent("o-2")
+
+    assert [1, 1] == [at.smtp.mails[0].recipients.count(each) for each in (A, D)]
+    assert [(A, D), (C,), (A,)] == [mail.recipients for mail in at.smtp.mails]
+    assert [("x.example", "SMTP_550", True)] == [
+        (each["domain"], each["error_code"], each["suppress"]) for each in refused
+    ]
+    assert 1 == len(at.run.named("delivery.retry_scheduled"))
+
+
+async def test_all_refused_for_now_are_tried_once_more_and_all_refused_for_good_are_dead(tmp_path: Path) -> None:
+    """Case ML-06, the variants."""
+    async with gateway(tmp_path) as at:
+        for address in (A, B, C, D):
+            at.smtp.refuse("rcpt", "451 4.2.1 busy", only=address, times=1)
+        await at.enqueue("o-1", to=(A, B, C, D))
+        await at.sent("o-1")
+        at.smtp.refuse("rcpt", "550 5.1.1 user unknown")
+        await at.enqueue("o-2", to=(A, B))
+        [letter] = await at.dead()
+
+    assert [(A, B, C, D)] == [mail.recipients for mail in at.smtp.mails]
+    assert 1 == len(at.run.named("delivery.retry_scheduled"))
+    assert ("SMTP_550", 1) == (letter.reason.code, letter.attempt_count)
+
+
+async def test_a_refused_content_after_mixed_recipients_is_retried_for_those_who_were_accepted(tmp_path: Path) -> None:
+    """Case ML-06: DATA refused 451 after mixed RCPT."""
+    async with gateway(tmp_path) as at:
+        at.smtp.refuse("rcpt", "550 5.1.1 user unknown", only=B)
+        at.smtp.refuse("answer", "451 4.3.0 try later", times=1)
+        await at.enqueue("o-1", to=(A, B, C, D))
+        await at.sent("o-1")
+
+    assert [(A, C, D)] == [mail.recipients for mail in at.smtp.mails]
+    assert 5 == at.smtp.asked["rcpt"] - 2
+
+
+async def test_a_redrive_writes_to_nobody_who_got_the_mail(tmp_path: Path) -> None:
+    async with gateway(tmp_path, MAX_ATTEMPTS="2") as at:
+        at.smtp.refuse("rcpt", "451 4.2.1 busy", only=C)
+        await at.enqueue("o-1", to=(A, C))
+        [letter] = await at.dead()
+        at.smtp.mend()
+        await at.run.redrive(DLQ)
+        await at.sent("o-1")
+
+    assert [(A,), (C,)] == [mail.recipients for mail in at.smtp.mails]
+    assert [A, C] == json.loads(letter.message.original_body)["to"]
+
+
+# ------------------------------------------------------------------------------------------------ lifetime, archive
+
+
+async def test_a_job_that_outlived_its_lifetime_is_expired_and_was_never_sent(tmp_path: Path) -> None:
+    async with gateway(tmp_path, DEFAULT_TTL="1") as at:
+        await at.enqueue("o-1")
+        [letter] = await at.dead()
+        from examples.email_gateway.documents import dead_letter_entry
+
+        entry = dead_letter_entry(letter)
+
+    assert ("EXPIRED", "EXPIRED", 1, []) == (
+        letter.reason.code, entry["lastFailureCode"], entry["failedAttempts"], at.smtp.mails,
+    )  # fmt: skip
+
+
+async def test_over_the_maximum_the_oldest_letters_are_archived_and_can_be_loaded_again(tmp_path: Path) -> None:
+    async with gateway(tmp_path, DLQ_MAX_SIZE="3", WORKER_CONCURRENCY="1") as at:
+        at.smtp.refuse("rcpt", "550 5.1.1 user unknown")
+        await at.enqueue(*(f"o-{n}" for n in range(5)))
+        await at.dead(5)
+        await at.run.until(lambda: sum(each["count"] for each in at.run.named("letters.archived")) == 2)
+        left = {letter.message.id for letter in await at.run.letters(queue=DLQ)}
+        [file] = {Path(each["file"]) for each in at.run.named("letters.archived")}
+        archived = {letter.message.id for letter in letters_in(file)}
+        added = await Service(at.system.app).take_in(list(letters_in(file)))
+
+    assert {f"o-{n}" for n in range(5)} == left | archived
+    assert (3, 2, 2) == (len(left), len(archived), added)
+
+
+# ------------------------------------------------------------------------------------------------ documents, log
+
+
+async def test_the_dead_letter_entry_has_the_systems_own_fields(tmp_path: Path) -> None:
+    from examples.email_gateway.documents import dead_letter_entry
+
+    async with gateway(tmp_path) as at:
+        at.smtp.refuse("rcpt", "450 4.2.0 busy")
+        await at.enqueue("o-1", company="acme")
+        [letter] = await at.dead()
+        entry = dead_letter_entry(letter)
+
+    assert [
+        "jobId", "outboxId", "companyId", "originalData", "failedAttempts", "lastFailureReason", "lastFailureCode",
+        "lastFailureTimestamp", "enqueuedAt", "movedToDLQAt", "ttl",
+    ] == list(entry)  # fmt: skip
+    assert ("o-1", "o-1", "acme", 5, "SMTP_450", 604_800_000) == (
+        entry["jobId"], entry["outboxId"], entry["companyId"], entry["failedAttempts"], entry["lastFailureCode"],
+        entry["ttl"],
+    )  # fmt: skip
+    assert "450 4.2.0 busy" in entry["lastFailureReason"]
+    assert {"outboxId": "o-1", "companyId": "acme", "to": [A]}.items() <= entry["originalData"].items()
+    assert entry["enqueuedAt"] == entry["originalData"]["enqueuedAt"]
+    json.dumps(entry)
+
+
+@pytest.mark.parametrize("change", [{"lastFailureReason": " "}, {"lastFailureReason": None}, {"failedAttempts": 0}])
+def test_an_entry_without_a_reason_or_a_failure_is_refused(change: dict[str, Any]) -> None:
+    from examples.email_gateway.documents import checked
+
+    entry = {"jobId": "o-1", "lastFailureReason": "x", "failedAttempts": 1}
+    assert entry == checked(entry)
+    with pytest.raises(ValueError, match="o-1"):
+        checked({**entry, **change})
+
+
+async def test_a_job_that_is_malformed_is_a_dead_letter_with_an_entry(tmp_path: Path) -> None:
+    from examples.email_gateway.documents import dead_letter_entry
+
+    async with gateway(tmp_path) as at:
+        await at.system.app.publish(QUEUE, b"{not json", message_id="o-1", tenant="acme")
+        await at.system.app.publish(QUEUE, {"outboxId": "o-2"}, message_id="o-2")
+        entries = {entry["jobId"]: entry for entry in map(dead_letter_entry, await at.dead(2))}
+
+    assert ("MALFORMED_PAYLOAD", "acme", "{not json") == (
+        entries["o-1"]["lastFailureCode"], entries["o-1"]["companyId"], entries["o-1"]["originalData"],
+    )  # fmt: skip
+    assert "VALIDATION_FAILED" == entries["o-2"]["lastFailureCode"]
+
+
+async def test_the_log_line_of_a_retry_has_the_systems_own_fields(tmp_path: Path) -> None:
+    from examples.email_gateway.logs import subscribe_log
+
+    stream = io.StringIO()
+    async with gateway(tmp_path) as at:
+        subscribe_log(at.system.app, stream)
+        at.smtp.refuse("rcpt", "450 4.2.0 busy", times=1)
+        await at.enqueue("o-1", company="acme")
+        await at.sent("o-1")
+
+    [line] = [json.loads(line) for line in stream.getvalue().splitlines()]
+    assert [
+        "level", "message", "jobId", "companyId", "attempt", "maxAttempts", "errorCode", "errorReason",
+        "nextRetryDelay", "isRetryable", "timestamp",
+    ] == list(line)  # fmt: skip
+    assert ("warn", "Job failed, scheduling retry", "o-1", "acme", 1, 5, "SMTP_450", True) == (
+        line["level"], line["message"], line["jobId"], line["companyId"], line["attempt"], line["maxAttempts"],
+        line["errorCode"], line["isRetryable"],
+    )  # fmt: skip
+    assert line["nextRetryDelay"] in (0, 1)
