@@ -103,6 +103,18 @@ def test_durations_fall_into_their_buckets(events: Events, metrics: Metrics) -> 
     assert 4 == series[f"{name}_count", 'queue="q"']
 
 
+def test_a_worker_that_starts_shows_every_end_of_its_queues_at_once(events: Events, metrics: Metrics) -> None:
+    """Else the first dead letters of a worker are in no rate: a series that begins with 5 has not increased."""
+    events.emit("worker.started", worker="w", queues=["orders", "refunds"], pid=1)
+
+    series = scrape(metrics)
+
+    for queue in ("orders", "refunds"):
+        assert 0 == series[f"{PREFIX}deliveries_in_flight", f'queue="{queue}"']
+        for outcome in ENDS.values():
+            assert 0 == series[f"{PREFIX}deliveries_total", f'outcome="{outcome}",queue="{queue}"']
+
+
 def test_a_prefix_of_ones_own_or_none(events: Events) -> None:
     bare, mine = Metrics(prefix=""), Metrics(prefix="mail_")
     for metrics in (bare, mine):

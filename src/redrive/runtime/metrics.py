@@ -284,6 +284,7 @@ class Metrics:
         self._successes = SuccessRate(SUCCESS_WINDOW_MINUTES)
         self._ended = LastHour()
         self._on: dict[str, Callable[[Mapping[str, Any]], None]] = {
+            "worker.started": self._started,
             "message.published": self._published,
             "deliveries.taken": self._taken,
             "deliveries.processed": self._processed,
@@ -373,6 +374,15 @@ class Metrics:
     def _end(self, queue: str, outcome: str, count: int = 1) -> None:
         self._tally.add("deliveries", (queue, outcome), count)
         self._tally.add("deliveries_in_flight", (queue,), -count)
+
+    def _started(self, fields: Mapping[str, Any]) -> None:
+        """Every series of a queue is there from the start: what a counter counts before its first scrape Prometheus
+        takes for its beginning, and no `increase()` shows it.
+        """
+        for queue in map(self._queue, fields["queues"]):
+            self._tally.add("deliveries_taken", (queue,), 0)
+            for outcome in ENDS.values():
+                self._end(queue, outcome, 0)
 
     def _published(self, fields: Mapping[str, Any]) -> None:
         self._tally.add("messages_published", (self._queue(fields["queue"]),), fields["count"])
