@@ -47,9 +47,7 @@ class Redis:
 @pytest.fixture(params=[OLD, NEW])
 def redis(request: pytest.FixtureRequest) -> Redis:
     """An empty Redis 7, and again a Valkey 8. Nobody stops this server."""
-    found = _external(request.param) or _shared(request.param)
-    found.ask("FLUSHALL")
-    return found
+    return empty_server(request.param)
 
 
 @pytest.fixture
@@ -64,6 +62,13 @@ def redis_alone(request: pytest.FixtureRequest) -> Iterator[RedisNode]:
     """A server that is this test's alone, writing to disk before it answers: stop it, kill it, pause it, fill it."""
     with RedisNode(install_of(request.param), settings={"appendfsync": "always"}) as node:
         yield node
+
+
+def empty_server(version: str) -> Redis:
+    """The run's server of this version, emptied."""
+    found = _external(version) or _shared(version)
+    found.ask("FLUSHALL")
+    return found
 
 
 def _external(version: str) -> Redis | None:

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 import pytest
 
+from tests import redis as redis_servers
 from tests.rabbit import NEW, OLD, Rabbit, server_of
+from tests.systems.mail_gateway import Here, gateway
 
 EMBEDDED = "embedded"
 
@@ -38,3 +41,12 @@ def place(request: pytest.FixtureRequest, tmp_path: Path, tmp_path_factory: pyte
         yield Place(
             name=request.param, environment={"REDRIVE_BROKER": rabbit.url, "REDRIVE_STORE": store}, rabbit=rabbit
         )
+
+
+@pytest.fixture(params=[EMBEDDED, redis_servers.OLD, redis_servers.NEW])
+def here(request: pytest.FixtureRequest, tmp_path: Path) -> Here:
+    """The mail gateway: on the embedded file, and on a Redis and a Valkey that are empty."""
+    if request.param == EMBEDDED:
+        return partial(gateway, tmp_path)
+    server = redis_servers.empty_server(request.param)
+    return partial(gateway, tmp_path, REDRIVE_BROKER=server.url, REDRIVE_STORE=f"sqlite:///{tmp_path}/letters.db")

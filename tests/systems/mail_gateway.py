@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import asynccontextmanager
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from types import ModuleType
@@ -13,6 +13,9 @@ from typing import Any
 from redrive.core.letters.letter import Letter
 from redrive.testing.mail import SesEndpoint, SmtpServer
 from tests.systems.loading import PATIENCE_S, Running, example, running
+
+Here = Callable[..., AbstractAsyncContextManager["Gateway"]]
+"""`here(**environment)`: the gateway at work on one of the brokers."""
 
 QUEUE = "email:send"
 DLQ = "email:send:dlq"

@@ -14,7 +14,7 @@ from redrive.core.letters.letter import ReviewState
 from redrive.runtime.archive import letters_in
 from redrive.service import Service
 from tests.systems.loading import example
-from tests.systems.mail_gateway import DLQ, QUEUE, gateway
+from tests.systems.mail_gateway import DLQ, QUEUE, Here
 
 A, B, C, D = (f"{name}@x.example" for name in "abcd")
 
@@ -102,8 +102,8 @@ def test_the_cap_comes_before_the_jitter(attempt: int, delay_ms: int) -> None:
 # ------------------------------------------------------------------------------------------------ sending
 
 
-async def test_a_mail_is_sent_and_its_row_is_marked_and_enqueueing_it_again_adds_nothing(tmp_path: Path) -> None:
-    async with gateway(tmp_path) as at:
+async def test_a_mail_is_sent_and_its_row_is_marked_and_enqueueing_it_again_adds_nothing(here: Here) -> None:
+    async with here() as at:
         await at.enqueue("o-1")
         await at.sent("o-1")
         at.system.outbox._write("UPDATE outbox SET status = 'PENDING' WHERE id = ?", [("o-1",)])
@@ -118,8 +118,8 @@ async def test_a_mail_is_sent_and_its_row_is_marked_and_enqueueing_it_again_adds
 
 
 @pytest.mark.parametrize("reply", ["421 4.3.2 shutting down", "450 4.2.0 busy", "451 4.3.0 x", "452 4.3.1 full"])
-async def test_a_retryable_reply_is_retried(tmp_path: Path, reply: str) -> None:
-    async with gateway(tmp_path) as at:
+async def test_a_retryable_reply_is_retried(here: Here, reply: str) -> None:
+    async with here() as at:
         at.smtp.refuse("rcpt", reply, times=2)
         await at.enqueue("o-1")
         await at.sent("o-1")
@@ -129,8 +129,8 @@ async def test_a_retryable_reply_is_retried(tmp_path: Path, reply: str) -> None:
 
 
 @pytest.mark.parametrize("reply", ["500 5.5.2 what", "550 5.1.1 user unknown", "554 5.7.1 no"])
-async def test_a_permanent_reply_is_dead_at_once(tmp_path: Path, reply: str) -> None:
-    async with gateway(tmp_path) as at:
+async def test_a_permanent_reply_is_dead_at_once(here: Here, reply: str) -> None:
+    async with here() as at:
         at.smtp.refuse("rcpt", reply)
         await at.enqueue("o-1")
         [letter] = await at.dead()
@@ -140,8 +140,8 @@ async def test_a_permanent_reply_is_dead_at_once(tmp_path: Path, reply: str) -> 
     assert [] == at.smtp.mails
 
 
-async def test_five_attempts_then_it_is_dead_and_the_letter_leaves_only_after_the_mail_was_sent(tmp_path: Path) -> None:
-    async with gateway(tmp_path) as at:
+async def test_five_attempts_then_it_is_dead_and_the_letter_leaves_only_after_the_mail_was_sent(here: Here) -> None:
+    async with here() as at:
         at.smtp.refuse("rcpt", "450 4.2.0 busy")
         await at.enqueue("o-1")
         [letter] = await at.dead()
@@ -167,8 +167,8 @@ async def test_five_attempts_then_it_is_dead_and_the_letter_leaves_only_after_th
 
 
 @pytest.mark.parametrize("stage", ["connect", "mail", "rcpt", "data"])
-async def test_a_connection_dropped_before_the_content_is_retried(tmp_path: Path, stage: str) -> None:
-    async with gateway(tmp_path) as at:
+async def test_a_connection_dropped_before_the_content_is_retried(here: Here, stage: str) -> None:
+    async with here() as at:
         at.smtp.drop(stage, times=1)
         await at.enqueue("o-1")
         await at.sent("o-1")
@@ -177,8 +177,8 @@ async def test_a_connection_dropped_before_the_content_is_retried(tmp_path: Path
     assert 1 == len(at.run.named("delivery.retry_scheduled"))
 
 
-async def test_a_connection_dropped_after_the_end_of_data_is_not_blindly_repeated(tmp_path: Path) -> None:
-    async with gateway(tmp_path) as at:
+async def test_a_connection_dropped_after_the_end_of_data_is_not_blindly_repeated(here: Here) -> None:
+    async with here() as at:
         at.smtp.drop("answer", times=1)
         await at.enqueue("o-1")
         await at.run.until(lambda: at.run.named("delivery.retry_scheduled"))
@@ -191,11 +191,9 @@ async def test_a_connection_dropped_after_the_end_of_data_is_not_blindly_repeate
 # ------------------------------------------------------------------------------------------------ several recipients
 
 
-async def test_those_who_were_accepted_get_one_mail_and_only_the_one_refused_for_now_is_tried_again(
-    tmp_path: Path,
-) -> None:
+async def test_those_who_were_accepted_get_one_mail_and_only_the_one_refused_for_now_is_tried_again(here: Here) -> None:
     """Case ML-06, against a real server."""
-    async with gateway(tmp_path) as at:
+    async with here() as at:
         at.smtp.refuse("rcpt", "550 5.1.1 user unknown", only=B)
         at.smtp.refuse("rcpt", "451 4.2.1 busy", only=C, times=1)
         await at.enqueue("o-1", to=(A, B, C, D))
@@ -213,9 +211,9 @@ async def test_those_who_were_accepted_get_one_mail_and_only_the_one_refused_for
     assert 1 == len(at.run.named("delivery.retry_scheduled"))
 
 
-async def test_all_refused_for_now_are_tried_once_more_and_all_refused_for_good_are_dead(tmp_path: Path) -> None:
+async def test_all_refused_for_now_are_tried_once_more_and_all_refused_for_good_are_dead(here: Here) -> None:
     """Case ML-06, the variants."""
-    async with gateway(tmp_path) as at:
+    async with here() as at:
         for address in (A, B, C, D):
             at.smtp.refuse("rcpt", "451 4.2.1 busy", only=address, times=1)
         await at.enqueue("o-1", to=(A, B, C, D))
@@ -229,9 +227,9 @@ async def test_all_refused_for_now_are_tried_once_more_and_all_refused_for_good_
     assert ("SMTP_550", 1) == (letter.reason.code, letter.attempt_count)
 
 
-async def test_a_refused_content_after_mixed_recipients_is_retried_for_those_who_were_accepted(tmp_path: Path) -> None:
+async def test_a_refused_content_after_mixed_recipients_is_retried_for_those_who_were_accepted(here: Here) -> None:
     """Case ML-06: DATA refused 451 after mixed RCPT."""
-    async with gateway(tmp_path) as at:
+    async with here() as at:
         at.smtp.refuse("rcpt", "550 5.1.1 user unknown", only=B)
         at.smtp.refuse("answer", "451 4.3.0 try later", times=1)
         await at.enqueue("o-1", to=(A, B, C, D))
@@ -241,8 +239,8 @@ async def test_a_refused_content_after_mixed_recipients_is_retried_for_those_who
     assert 5 == at.smtp.asked["rcpt"] - 2
 
 
-async def test_a_redrive_writes_to_nobody_who_got_the_mail(tmp_path: Path) -> None:
-    async with gateway(tmp_path, MAX_ATTEMPTS="2") as at:
+async def test_a_redrive_writes_to_nobody_who_got_the_mail(here: Here) -> None:
+    async with here(MAX_ATTEMPTS="2") as at:
         at.smtp.refuse("rcpt", "451 4.2.1 busy", only=C)
         await at.enqueue("o-1", to=(A, C))
         [letter] = await at.dead()
@@ -257,8 +255,8 @@ async def test_a_redrive_writes_to_nobody_who_got_the_mail(tmp_path: Path) -> No
 # ------------------------------------------------------------------------------------------------ lifetime, archive
 
 
-async def test_a_job_that_outlived_its_lifetime_is_expired_and_was_never_sent(tmp_path: Path) -> None:
-    async with gateway(tmp_path, DEFAULT_TTL="1") as at:
+async def test_a_job_that_outlived_its_lifetime_is_expired_and_was_never_sent(here: Here) -> None:
+    async with here(DEFAULT_TTL="1") as at:
         await at.enqueue("o-1")
         [letter] = await at.dead()
         from examples.email_gateway.documents import dead_letter_entry
@@ -270,8 +268,8 @@ async def test_a_job_that_outlived_its_lifetime_is_expired_and_was_never_sent(tm
     )  # fmt: skip
 
 
-async def test_over_the_maximum_the_oldest_letters_are_archived_and_can_be_loaded_again(tmp_path: Path) -> None:
-    async with gateway(tmp_path, DLQ_MAX_SIZE="3", WORKER_CONCURRENCY="1") as at:
+async def test_over_the_maximum_the_oldest_letters_are_archived_and_can_be_loaded_again(here: Here) -> None:
+    async with here(DLQ_MAX_SIZE="3", WORKER_CONCURRENCY="1") as at:
         at.smtp.refuse("rcpt", "550 5.1.1 user unknown")
         await at.enqueue(*(f"o-{n}" for n in range(5)))
         await at.dead(5)
@@ -288,10 +286,10 @@ async def test_over_the_maximum_the_oldest_letters_are_archived_and_can_be_loade
 # ------------------------------------------------------------------------------------------------ documents, log
 
 
-async def test_the_dead_letter_entry_has_the_systems_own_fields(tmp_path: Path) -> None:
+async def test_the_dead_letter_entry_has_the_systems_own_fields(here: Here) -> None:
     from examples.email_gateway.documents import dead_letter_entry
 
-    async with gateway(tmp_path) as at:
+    async with here() as at:
         at.smtp.refuse("rcpt", "450 4.2.0 busy")
         await at.enqueue("o-1", company="acme")
         [letter] = await at.dead()
@@ -321,10 +319,10 @@ def test_an_entry_without_a_reason_or_a_failure_is_refused(change: dict[str, Any
         checked({**entry, **change})
 
 
-async def test_a_job_that_is_malformed_is_a_dead_letter_with_an_entry(tmp_path: Path) -> None:
+async def test_a_job_that_is_malformed_is_a_dead_letter_with_an_entry(here: Here) -> None:
     from examples.email_gateway.documents import dead_letter_entry
 
-    async with gateway(tmp_path) as at:
+    async with here() as at:
         await at.system.app.publish(QUEUE, b"{not json", message_id="o-1", tenant="acme")
         await at.system.app.publish(QUEUE, {"outboxId": "o-2"}, message_id="o-2")
         entries = {entry["jobId"]: entry for entry in map(dead_letter_entry, await at.dead(2))}
@@ -335,11 +333,11 @@ async def test_a_job_that_is_malformed_is_a_dead_letter_with_an_entry(tmp_path: 
     assert "VALIDATION_FAILED" == entries["o-2"]["lastFailureCode"]
 
 
-async def test_the_log_line_of_a_retry_has_the_systems_own_fields(tmp_path: Path) -> None:
+async def test_the_log_line_of_a_retry_has_the_systems_own_fields(here: Here) -> None:
     from examples.email_gateway.logs import subscribe_log
 
     stream = io.StringIO()
-    async with gateway(tmp_path) as at:
+    async with here() as at:
         subscribe_log(at.system.app, stream)
         at.smtp.refuse("rcpt", "450 4.2.0 busy", times=1)
         await at.enqueue("o-1", company="acme")
