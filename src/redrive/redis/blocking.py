@@ -34,9 +34,8 @@ class BlockingLink:
 
     def run(self, script: Script, keys: Sequence[str], args: Sequence[Argument]) -> Any:
         """The script's reply. Sent again after a lost connection: only for scripts that may be run twice."""
-        command = ("EVALSHA", script.sha, len(keys), *keys, *args)
         with self._lock:
-            return self._run(command, script)
+            return self._run((len(keys), *keys, *args), script)
 
     def close(self) -> None:
         """Disconnect. May be called twice; a later call connects again."""
@@ -46,7 +45,7 @@ class BlockingLink:
     def _run(self, command: Command, script: Script) -> Any:
         for last in range(1, _TRIES + 1):
             try:
-                reply = self._ask(command)
+                reply = self._ask(("EVALSHA", script.sha, *command))
             except (OSError, LinkLost, hiredis.HiredisError) as error:
                 self._drop()
                 if last == _TRIES:
@@ -61,8 +60,8 @@ class BlockingLink:
 
     def _can_go_on(self, refusal: Refusal, script: Script) -> bool:
         if refusal.kind is Kind.UNKNOWN_SCRIPT:
-            self._ask(("SCRIPT", "LOAD", script.text))
-            return True
+            loaded = self._ask(("SCRIPT", "LOAD", script.text))
+            return not isinstance(loaded, Exception) or script.without_flags()
         if refusal.kind is Kind.MOVED:
             host, _, port = refusal.text.split()[-1].rpartition(":")
             self._node = (host, int(port))

@@ -3,7 +3,7 @@
 Who takes writes: with sentinels, whom they name; else the first of the hosts that is no replica. A connection whose
 server has become a replica (a failover) is given up by whoever is told `READONLY`, and the lane looks again.
 
-Reconnecting: a random wait of up to 0.1 s, 0.2 s, 0.4 s, … 5 s, so that a crowd does not come back in one instant. It
+Reconnecting: a random wait of up to 0.1 s, 0.2 s, 0.4 s, … 2 s, so that a crowd does not come back in one instant. It
 starts again at 0.1 s only after a connection has stood for `STABLE_MS`: a server that accepts and drops is not
 hammered.
 """
@@ -25,7 +25,7 @@ from redrive.redis.failures import LinkLost, Refusal, connect_refusal, unavailab
 from redrive.redis.link import Link, connect
 
 STABLE_MS: Final[Millis] = 5_000
-RECONNECT: Final = Exponential("100ms", factor=2, cap="5s", jitter="full")
+RECONNECT: Final = Exponential("100ms", factor=2, cap="2s", jitter="full")
 
 
 class Lane:

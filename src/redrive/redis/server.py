@@ -95,7 +95,7 @@ class Server:
 
         Raises `RedriveError`; `LinkLost` (the answer was lost, and `again` is False).
         """
-        command = ("EVALSHA", script.sha, len(keys), *keys, *args)
+        command = (len(keys), *keys, *args)
         return await self._call(command, key=keys[0], wait_ms=wait_ms, again=again, script=script)
 
     async def command(self, key: str, *command: Argument, wait_ms: float, again: bool = True) -> Any:
@@ -112,7 +112,9 @@ class Server:
             lane = self._lane(key)
             link = await lane.get(wait_ms=left_ms)
             try:
-                (reply,) = await link.send([command])
+                # The digest anew each time: a script may have become another text.
+                whole = command if script is None else ("EVALSHA", script.sha, *command)
+                (reply,) = await link.send([whole])
             except LinkLost as lost:
                 if (lost.was_sent and not again) or left_ms <= 0:
                     if lost.was_sent and not again:
@@ -133,7 +135,9 @@ class Server:
         if kind is Kind.UNKNOWN_SCRIPT and script is not None:
             link = lane.link
             if link is not None:
-                await link.send([("SCRIPT", "LOAD", script.text)])
+                (loaded,) = await link.send([("SCRIPT", "LOAD", script.text)])
+                if isinstance(loaded, Exception) and not script.without_flags():
+                    raise refused(lane.where, Refusal(str(loaded)))
             return
         if kind is Kind.MOVED and moved <= MAX_REDIRECTIONS:
             self._move(key, refusal.text)

@@ -29,6 +29,8 @@ _USES: Final[dict[str, tuple[str, ...]]] = {
     "peek": (),
 }
 """Our script, and those of the package that it calls."""
+_MAKE_ROOM: Final = frozenset({"take", "settle", "rescue", "discard", "beat"})
+"""What runs on a full server too: without it nobody could work off what fills it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -58,7 +60,7 @@ def load() -> Scripts:
     folder = _package_folder()
     shared = _OURS.joinpath("common.lua").read_text("utf-8")
     return Scripts(
-        **{name: Script(name, _joined(name, shared, folder)) for name in _USES},
+        **{name: Script(name, _joined(name, shared, folder), runs_when_full=name in _MAKE_ROOM) for name in _USES},
         sweep=Script("moveStalledJobsToWait", _of_package(folder, "moveStalledJobsToWait")),
         extend=Script("extendLocks", _of_package(folder, "extendLocks")),
         package_version=metadata.version("bullmq"),

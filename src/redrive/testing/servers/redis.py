@@ -14,7 +14,6 @@ counts that allow no second. The server ends with its owner (`guard.py`), even w
 
 from __future__ import annotations
 
-import contextlib
 import shutil
 import signal
 import socket
@@ -159,9 +158,13 @@ class RedisNode:
             time.sleep(_POLL_S)  # sleep: another process sets no event of ours
 
     def _answers(self) -> bool:
-        with contextlib.suppress(OSError, ServerFailed):
+        try:
             return bool(self.ask("PING") == b"PONG")
-        return False
+        except OSError:
+            return False
+        except ServerFailed as error:
+            # It wants a password, or an answer from its data that it is still reading.
+            return "NOAUTH" in str(error)
 
 
 def ask(host: str, port: int, *command: str | bytes | float) -> Any:

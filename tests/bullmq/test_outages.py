@@ -1,0 +1,251 @@
+"""Redis away, restarted, failed over, full, or refusing: nothing that was accepted is lost; the error says what is."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+import pytest
+
+from redrive.brokers.bullmq.broker import BullBroker
+from redrive.core import settlement
+from redrive.core.ports import Published, Received, Settle
+from redrive.errors import BrokerUnavailableError, ConfigurationError
+from redrive.runtime.clock import SystemClock
+from redrive.testing.samples import QUEUE, outgoing
+from redrive.testing.servers.proxy import FaultProxy
+from redrive.testing.servers.redis import RedisNode
+from tests.conftest import PATIENCE
+from tests.redis import OLD, Redis, install_of
+
+LEASE_MS = 60_000
+
+
+@asynccontextmanager
+async def opened(url: str) -> AsyncIterator[BullBroker]:
+    broker = BullBroker(url, clock=SystemClock())
+    await broker.open()
+    try:
+        yield broker
+    finally:
+        await broker.close()
+
+
+async def take(broker: BullBroker, *, limit: int = 100, wait_ms: int = 0) -> list[Received]:
+    return await broker.receive(QUEUE, limit=limit, lease_ms=LEASE_MS, worker="w1", wait_ms=wait_ms)
+
+
+async def take_when_back(broker: BullBroker, count: int) -> list[Received]:
+    """As a worker does: again and again, whatever the server says meanwhile."""
+    taken: list[Received] = []
+    async with asyncio.timeout(PATIENCE.total_seconds()):
+        while len(taken) < count:
+            try:
+                taken += await take(broker, wait_ms=200)
+            except BrokerUnavailableError:
+                await asyncio.sleep(0.05)  # sleep: between two tries
+    return taken
+
+
+def names(taken: list[Received]) -> list[str]:
+    return [received.message.id for received in taken]
+
+
+async def test_a_publish_waits_for_a_server_that_is_restarted_and_is_there_once(redis_alone: RedisNode) -> None:
+    async with opened(redis_alone.url) as broker:
+        await broker.publish([outgoing("before")])
+        redis_alone.kill()
+        publishing = asyncio.create_task(broker.publish([outgoing("while")]))
+        with pytest.raises(BrokerUnavailableError, match="cannot be reached"):
+            await take(broker)
+
+        await asyncio.to_thread(redis_alone.start)
+
+        assert [Published()] == await asyncio.wait_for(publishing, PATIENCE.total_seconds())
+        assert ["before", "while"] == names(await take_when_back(broker, 2))
+
+
+async def test_what_is_in_hand_can_be_settled_after_a_restart(redis_alone: RedisNode) -> None:
+    async with opened(redis_alone.url) as broker:
+        await broker.publish([outgoing("done"), outgoing("waits")])
+        (received,) = await take(broker, limit=1)
+        redis_alone.kill()
+        with pytest.raises(BrokerUnavailableError):
+            await broker.settle([Settle(lease=received.lease, settlement=settlement.ACK)])
+        await asyncio.to_thread(redis_alone.start)
+
+        async with asyncio.timeout(PATIENCE.total_seconds()):
+            while True:
+                with contextlib.suppress(BrokerUnavailableError):
+                    assert [True] == await broker.settle([Settle(lease=received.lease, settlement=settlement.ACK)])
+                    break
+
+        assert ["waits"] == names(await take_when_back(broker, 1))
+        assert [True] == await asyncio.to_thread(broker.renew, [(await broker_lease(broker))], lease_ms=LEASE_MS)
+
+
+async def broker_lease(broker: BullBroker) -> object:
+    """The lease of a message that is made for it."""
+    await broker.publish([outgoing("for the lease")])
+    (received,) = await take_when_back(broker, 1)
+    return received.lease
+
+
+async def test_cuts_lose_and_repeat_no_publish(redis: Redis) -> None:
+    with FaultProxy(redis.host, redis.port) as proxy:
+        async with opened(redis.url_by(proxy)) as broker:
+            for number in range(40):
+                publishing = asyncio.create_task(broker.publish([outgoing(f"m-{number}")]))
+                if number % 5 == 4:
+                    await asyncio.sleep(0)
+                    proxy.drop()
+                assert [Published()] == await asyncio.wait_for(publishing, PATIENCE.total_seconds())
+            proxy.heal()
+
+            assert [f"m-{number}" for number in range(40)] == names(await take_when_back(broker, 40))
+
+
+async def test_cuts_while_taking_and_settling_lose_nothing_and_repeat_nothing_settled(redis: Redis) -> None:
+    with FaultProxy(redis.host, redis.port) as proxy:
+        async with opened(redis.url) as sender, opened(redis.url_by(proxy)) as broker:
+            await sender.publish([outgoing(f"m-{number}") for number in range(200)])
+            done: list[str] = []
+            cuts = {0, 40, 80, 120, 160}
+            async with asyncio.timeout(PATIENCE.total_seconds()):
+                while len(set(done)) < 200:
+                    try:
+                        done += await take_and_settle(broker, proxy, cuts, at=len(done) // 20 * 20)
+                    except BrokerUnavailableError:
+                        await asyncio.sleep(0.05)  # sleep: between two tries
+
+            assert 200 == len(done) == len(set(done))
+            (depth,) = await sender.depths()
+            assert (0, 0, 0) == (depth.ready, depth.scheduled, depth.leased)
+
+
+async def take_and_settle(broker: BullBroker, proxy: FaultProxy, cuts: set[int], *, at: int) -> list[str]:
+    """Ten messages; the connection is cut while they are taken at a place in `cuts`, and at the next while settled."""
+    taking = asyncio.create_task(take(broker, limit=10))
+    await asyncio.sleep(0)
+    if at in cuts and at % 80 == 0:
+        cuts.remove(at)
+        proxy.drop()
+    taken = await taking
+    settling = asyncio.create_task(
+        broker.settle([Settle(lease=each.lease, settlement=settlement.ACK) for each in taken])
+    )
+    await asyncio.sleep(0)
+    if at in cuts:
+        cuts.remove(at)
+        proxy.drop()
+    await settling
+    return names(taken)
+
+
+async def test_a_full_server_refuses_publishes_and_lets_workers_go_on(redis_alone: RedisNode) -> None:
+    async with opened(redis_alone.url) as broker:
+        await broker.publish([outgoing(f"m-{number}") for number in range(50)])
+        redis_alone.ask("CONFIG", "SET", "maxmemory", "1mb")
+
+        with pytest.raises(BrokerUnavailableError, match="memory is full") as caught:
+            await broker.publish([outgoing("too much", body=b'"%s"' % (b"x" * 1_000))])
+        taken = await take(broker)
+        settled = await broker.settle([Settle(lease=each.lease, settlement=settlement.ACK) for each in taken])
+
+        assert "1 of 1 messages were not accepted" in caught.value.text
+        assert 50 == len(taken)
+        assert [True] * 50 == settled
+        redis_alone.ask("CONFIG", "SET", "maxmemory", "0")
+        assert [Published()] == await broker.publish([outgoing("again")])
+        assert ["again"] == names(await take(broker))
+
+
+async def test_a_failover_is_followed(redis_alone: RedisNode) -> None:
+    with RedisNode(redis_alone.install) as replica:
+        replica.ask("REPLICAOF", redis_alone.host, redis_alone.port)
+        url = f"redis://{redis_alone.host}:{redis_alone.port},{replica.host}:{replica.port}/0"
+        async with opened(url) as broker:
+            await broker.publish([outgoing("before")])
+            await asyncio.to_thread(until_replicated, redis_alone, replica)
+            redis_alone.kill()
+            publishing = asyncio.create_task(broker.publish([outgoing("while")]))
+            await asyncio.sleep(0.3)  # sleep: it finds a replica that takes no writes
+            replica.ask("REPLICAOF", "NO", "ONE")
+
+            assert [Published()] == await asyncio.wait_for(publishing, PATIENCE.total_seconds())
+            assert ["before", "while"] == names(await take_when_back(broker, 2))
+
+
+def until_replicated(master: RedisNode, replica: RedisNode) -> None:
+    assert 1 == master.ask("WAIT", 1, 30_000) or b"before" in str(replica.ask("KEYS", "*")).encode()
+
+
+async def test_a_master_that_becomes_a_replica_is_left(redis_alone: RedisNode) -> None:
+    with RedisNode(redis_alone.install) as other:
+        url = f"redis://{redis_alone.host}:{redis_alone.port},{other.host}:{other.port}/0"
+        async with opened(url) as broker:
+            redis_alone.ask("REPLICAOF", other.host, other.port)
+
+            assert [Published()] == await broker.publish([outgoing("m-1")])
+
+            assert 1 == other.ask("LLEN", f"bull:{QUEUE}:wait")
+
+
+async def test_a_server_that_stands_still_is_given_up_and_found_again(redis_alone: RedisNode) -> None:
+    async with opened(f"{redis_alone.url}?answer_timeout=0.5") as broker:
+        await broker.publish([outgoing("m-1")])
+        redis_alone.pause()
+        try:
+            with pytest.raises(BrokerUnavailableError, match="does not answer"):
+                await asyncio.wait_for(take(broker), PATIENCE.total_seconds())
+        finally:
+            redis_alone.resume()
+
+        taken = await take_when_back(broker, 1)
+
+    assert [("m-1", 1)] == [(received.message.id, received.starts) for received in taken]
+
+
+async def test_scripts_that_the_server_forgot_are_sent_again(redis: Redis) -> None:
+    async with opened(redis.url) as broker:
+        await broker.publish([outgoing("m-1")])
+        redis.ask("SCRIPT", "FLUSH")
+        (received,) = await take(broker)
+        redis.ask("SCRIPT", "FLUSH")
+
+        assert [True] == await asyncio.to_thread(broker.renew, [received.lease], lease_ms=LEASE_MS)
+        redis.ask("SCRIPT", "FLUSH")
+        assert [True] == await broker.settle([Settle(lease=received.lease, settlement=settlement.ACK)])
+
+
+async def test_keys_of_somebody_else_are_named(redis: Redis) -> None:
+    redis.ask("SET", f"bull:{QUEUE}:wait", "not a list")
+    async with opened(redis.url) as broker:
+        with pytest.raises(ConfigurationError, match="holds something else"):
+            await broker.publish([outgoing()])
+
+
+async def test_a_wrong_password_is_told_and_never_shown() -> None:
+    with RedisNode(install_of(OLD), settings={"requirepass": "right-one"}) as node:
+        place = f"{node.host}:{node.port}"
+        for url, words in {
+            f"redis://:wr0ng@{place}/0": "refused the user or the password",
+            f"redis://{place}/0": "wants a password",
+        }.items():
+            with pytest.raises(ConfigurationError, match=words) as caught:
+                await BullBroker(url, clock=SystemClock()).open()
+            assert "wr0ng" not in str(caught.value)
+
+        async with opened(f"redis://:right-one@{place}/0") as broker:
+            await broker.publish([outgoing()])
+            (received,) = await take(broker)
+            assert [True] == await asyncio.to_thread(broker.renew, [received.lease], lease_ms=LEASE_MS)
+
+
+async def test_nobody_at_the_port_is_told(redis_alone: RedisNode) -> None:
+    redis_alone.kill()
+
+    with pytest.raises(BrokerUnavailableError, match=f"{redis_alone.port}"):
+        await BullBroker(redis_alone.url, clock=SystemClock()).open()
