@@ -245,3 +245,25 @@ async def test_a_body_that_is_no_object_has_no_place_for_it(make_app: MakeApp) -
         [fields] = await told.until("delivery.dead_lettered")
 
     assert "no JSON object" in fields["reason_text"]
+
+
+def keeping(order: dict[str, Any], delivery: Delivery) -> None:
+    """Runs in a process of its own."""
+    before = delivery.kept
+    delivery.keep(done=[*before.get("done", []), delivery.attempt])
+    if delivery.attempt < 3:
+        raise ConnectionError(str(delivery.kept))
+
+
+async def test_a_handler_in_its_own_process_keeps_too(make_app: MakeApp) -> None:
+    app = make_app()
+    app.consumer("orders", process=True, retry=Retry(3, Fixed("1ms")))(keeping)
+    told = Told(app)
+
+    async with working(app):
+        await app.publish("orders", {"id": 7}, message_id="m-1")
+        await told.until("deliveries.processed")
+
+    assert ["{'done': [1]}", "{'done': [1, 2]}"] == [
+        each["error_text"] for each in told.named("delivery.retry_scheduled")
+    ]

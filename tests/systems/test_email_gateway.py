@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import io
 import json
+import time
+from collections import Counter
 from pathlib import Path
 from typing import Any
 
@@ -186,6 +188,50 @@ async def test_a_connection_dropped_after_the_end_of_data_is_not_blindly_repeate
     [told] = at.run.named("delivery.retry_scheduled")
     assert ("SMTP_OUTCOME_UNKNOWN", True) == (told["error_code"], told["delay_ms"] >= 900_000)
     assert 1 == at.smtp.received_by(A)
+
+
+class Allowance:
+    """What a mail server allows: so many in each second, so many in all. The answers are Amazon's."""
+
+    def __init__(self, *, per_s: int, per_day: int) -> None:
+        self.per_s, self.per_day = per_s, per_day
+        self.taken: Counter[int] = Counter()
+        self.refused = 0
+
+    def answer(self, stage: str, argument: str) -> str | None:
+        if stage != "answer":
+            return None
+        second = int(time.monotonic())
+        reply = None
+        if self.taken.total() >= self.per_day:
+            reply = "454 Throttling failure: Daily message quota exceeded."
+        elif self.taken[second] >= self.per_s:
+            reply = "454 Throttling failure: Maximum sending rate exceeded."
+        self.taken[second] += reply is None
+        self.refused += reply is not None
+        return reply
+
+
+async def test_of_five_hundred_mails_three_hundred_are_sent_and_two_hundred_wait_for_the_next_day(here: Here) -> None:
+    """Case ML-05 with real mails, everything but the day ten times as fast."""
+    allowance = Allowance(per_s=140, per_day=300)
+    async with here(WORKER_CONCURRENCY="50") as at:
+        at.smtp.answer_by(allowance.answer)
+        await at.enqueue(*(f"o-{n}" for n in range(500)))
+        await at.run.until(lambda: at.run.named("lane.held"))
+
+        async def is_quiet() -> bool:
+            [depth] = await at.system.app.backend.broker.depths([QUEUE])
+            return (0, 200) == (depth.leased, depth.ready + depth.scheduled)
+
+        await at.until_holds(is_quiet)
+        marked = {row.id for row in at.system.outbox.rows() if row.status == "SENT"}
+
+    taken = {mail.message["message-id"].strip("<>").partition("@")[0] for mail in at.smtp.mails}
+    assert (300, 300, marked) == (len(at.smtp.mails), len(taken), taken)
+    assert [] == [*at.run.named("delivery.dead_lettered"), *at.run.named("delivery.retry_scheduled")]
+    assert "quota" == at.run.named("lane.held")[0]["cause"]
+    assert allowance.refused <= 150
 
 
 # ------------------------------------------------------------------------------------------------ several recipients

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.systems.mail_gateway import gateway
+from tests.systems.mail_gateway import Here, gateway
 
 A, B = "a@x.example", "b@x.example"
 SES = {"MAIL_TRANSPORT": "ses"}
@@ -37,9 +37,9 @@ async def test_a_service_in_trouble_is_tried_again(tmp_path: Path, code: str) ->
     assert 1 == len(at.ses.mails)
 
 
-async def test_a_throttle_costs_no_attempt_and_slows_the_worker_down(tmp_path: Path) -> None:
+async def test_a_throttle_costs_no_attempt_and_slows_the_worker_down(here: Here) -> None:
     """Case ML-05, at SES."""
-    async with gateway(tmp_path, MAX_ATTEMPTS="1", **SES) as at:
+    async with here(MAX_ATTEMPTS="1", **SES) as at:
         at.ses.refuse("send", "TooManyRequestsException: Maximum sending rate exceeded.", times=2)
         await at.enqueue("o-1", "o-2")
         await at.sent("o-1", "o-2")

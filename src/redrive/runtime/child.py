@@ -18,6 +18,7 @@ from multiprocessing import connection
 from multiprocessing.process import parent_process
 from typing import Any, Final
 
+from redrive.core.kept import kept_in
 from redrive.core.message import Headers, Message
 from redrive.core.ports import Published
 from redrive.core.units import Duration, UnixMs
@@ -27,6 +28,7 @@ RETURNED: Final = "returned"
 RAISED: Final = "raised"
 PUBLISH: Final = "publish"
 EXTEND: Final = "extend"
+KEEP: Final = "keep"
 
 TRACEBACK_NOTE: Final = "_redrive_traceback"
 """Attribute of an exception from a child: its traceback as text, which does not pickle."""
@@ -56,6 +58,7 @@ class ChildDelivery:
         self._ask = ask
         self.cancelled = threading.Event()
         self.is_cancelled = False
+        self._kept: dict[str, Any] | None = None
 
     @property
     def message(self) -> Message:
@@ -101,6 +104,16 @@ class ChildDelivery:
         """Send through the parent; returns when the message is durable."""
         answer: Published = self._ask(PUBLISH, (queue, payload, arguments))
         return answer
+
+    @property
+    def kept(self) -> dict[str, Any]:
+        """As `Delivery.kept`."""
+        return kept_in(self._facts.message.body) if self._kept is None else dict(self._kept)
+
+    def keep(self, **kept: Any) -> None:
+        """As `Delivery.keep`."""
+        self._ask(KEEP, kept)
+        self._kept = kept
 
     def extend_lease(self, duration: Duration) -> bool:
         """As `Delivery.extend_lease`."""

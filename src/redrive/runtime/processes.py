@@ -118,6 +118,9 @@ class ProcessRunner(ThreadRunner):
             if word == inside.PUBLISH:
                 queue, payload, arguments = value
                 return delivery.publish_sync(queue, payload, **arguments), None
+            if word == inside.KEEP:
+                delivery.keep(**value)
+                return None, None
             return delivery.extend_lease(value), None
         except Exception as error:  # noqa: BLE001 - the child's handler asked, the child's handler shall see it
             return None, error

@@ -41,6 +41,10 @@ class Script:
         """Cut the connection at that stage."""
         self.refuse(stage, DROP, only=only, times=times)
 
+    def answer_by(self, answer: Answer) -> None:
+        """Answer what this says, where nothing else was told."""
+        self._answer = answer
+
     def mend(self) -> None:
         """Forget all that was told."""
         self._lines.clear()
