@@ -49,7 +49,8 @@ class Clock(Protocol):
 class Features:
     """What a broker can do. `delays`: any delay exactly, or only fixed tiers, or none. `transactions`: the ledger
     offers `transaction()`. `atomic`: a commit is one transaction (letter, claim and queue move together).
-    `exchanges`: `Outgoing.exchange` may name one.
+    `exchanges`: `Outgoing.exchange` may name one. `fair`: it takes turns between tenants in queues it is made with a
+    `Fair` for. `shared_rates`: it counts the starts of all workers together against a `Rate` it is made with.
     """
 
     name: str
@@ -62,6 +63,8 @@ class Features:
     transactions: bool
     max_body_bytes: int
     exchanges: bool = False
+    fair: bool = False
+    shared_rates: bool = False
 
 
 # ---------------------------------------------------------------------------------------------------- broker
@@ -159,7 +162,7 @@ class Broker(Protocol):
 
     async def publish(self, batch: Sequence[Outgoing]) -> list[Published]:
         """Returns when every message is durable. `once` and `digest` are the ledger's business, ignored here.
-        Within one queue, priority and due time order the hand-over; else first in, first out.
+        Within one queue (of a fair one: within one tenant), priority and due time order the hand-over; else FIFO.
         """
         ...
 
@@ -167,7 +170,8 @@ class Broker(Protocol):
         self, queue: str, *, limit: int, lease_ms: Millis, worker: str, wait_ms: Millis
     ) -> list[Received]:
         """At most `limit` due messages, leased; [] after `wait_ms` without any. Wakes within 5 ms of a publish in
-        this process. A message whose lease ended counts a lost start and is handed out again.
+        this process. A message whose lease ended counts a lost start and is handed out again. What a shared rate or a
+        tenant's own limit does not allow stays in the queue.
         """
         ...
 

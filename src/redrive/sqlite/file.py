@@ -23,12 +23,15 @@ import queue as queues
 import sqlite3
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Final, Literal, TypeVar
 
+from redrive.core.policy.fair import Fair
+from redrive.core.policy.flow import Rate
 from redrive.core.ports import Clock
+from redrive.core.units import UnixMs
 from redrive.errors import BrokerUnavailableError
 from redrive.sqlite import queue, search
 from redrive.sqlite.checkpoint import LOG_LIMIT_BYTES, Checkpoints
@@ -64,9 +67,20 @@ class SqliteFile:
     """
 
     def __init__(
-        self, path: str | Path, *, clock: Clock, durability: Durability = "full", lock_timeout_ms: int = 5_000
+        self,
+        path: str | Path,
+        *,
+        clock: Clock,
+        durability: Durability = "full",
+        lock_timeout_ms: int = 5_000,
+        fair: Mapping[str, Fair] | None = None,
+        rates: Mapping[str, Rate] | None = None,
     ) -> None:
+        """`fair`, `rates`: the queues that this process takes from in turns, or at a rate that all processes share."""
         self.path = Path(path)
+        # Looked into at each take: whoever gave the mapping may change it while the file is open.
+        self.fair = {} if fair is None else fair
+        self.rates = {} if rates is None else rates
         self.clock = clock
         self.durability = durability
         self.lock_timeout_ms = lock_timeout_ms
@@ -106,6 +120,10 @@ class SqliteFile:
         if live is None:
             raise BrokerUnavailableError(f'File "{self.path}" is not open. Nothing was read or written.')
         return live
+
+    def make_tx(self, connection: sqlite3.Connection, now: UnixMs) -> Tx:
+        """A transaction that knows how this process serves its queues."""
+        return Tx(connection, now, fair=self.fair, rates=self.rates)
 
     async def write(
         self, operation: Callable[[Tx], T], *, is_synced: bool = True, undo: Callable[[T], None] | None = None
@@ -153,6 +171,7 @@ class Live:
             check_file=self.check_file,
             on_commit=self.watch.wake,
             tend=self.checkpoints.tend,
+            make_tx=file.make_tx,
         )
         self.checkpoints.start()
         self.writer.start()

@@ -38,6 +38,8 @@ FEATURES: Final = Features(
     atomic=True,
     transactions=True,
     max_body_bytes=queue.MAX_BODY_BYTES,
+    fair=True,
+    shared_rates=True,
 )
 
 ABANDONED: Final = Reason(code="RECEIVER_GONE", text="whoever asked for it did not wait for the answer")

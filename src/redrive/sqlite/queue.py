@@ -14,10 +14,12 @@ from typing import Any, Final, NamedTuple
 from redrive.core import settlement
 from redrive.core.letters.letter import Attempt, AttemptOutcome
 from redrive.core.message import Message
+from redrive.core.policy import flow
 from redrive.core.ports import Depth, Lease, Outgoing, Received, Settle
 from redrive.core.text import clean
 from redrive.core.units import Millis, UnixMs
 from redrive.sqlite import statements as sql
+from redrive.sqlite import turns, windows
 from redrive.sqlite.rows import attempt_from, attempt_text, message_from, message_row
 from redrive.sqlite.values import insert_rows, numbers, text_in, text_out
 from redrive.sqlite.writer import Tx
@@ -102,6 +104,7 @@ class Head:
     queue: str
     queue_id: int
     rows: list[tuple[Any, ...]]
+    is_fair: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,32 +126,51 @@ def next_at(connection: sqlite3.Connection, queue: str) -> UnixMs | None:
     queue_id = find_queue(connection, queue)
     if queue_id is None:
         return None
+    ready_at: UnixMs | None = None
     if connection.execute(sql.HAS_READY, (queue_id,)).fetchone():
-        return 0
-    found = (connection.execute(each, (queue_id,)).fetchone()[0] for each in (sql.NEXT_DUE, sql.NEXT_LEASE_END))
-    return min((at for at in found if at is not None), default=None)
+        ready_at = turns.next_at(connection, queue_id) if turns.is_fair(connection, queue_id) else 0
+    if ready_at != 0:
+        found = [connection.execute(each, (queue_id,)).fetchone()[0] for each in (sql.NEXT_DUE, sql.NEXT_LEASE_END)]
+        ready_at = min((at for at in (*found, ready_at) if at is not None), default=None)
+    limited = connection.execute(windows.FREE_AT, (queue_id,)).fetchone()
+    return ready_at if ready_at is None or limited is None else max(ready_at, limited[0])
 
 
 def look(tx: Tx, queue: str, *, limit: int, with_claims: bool) -> Head:
-    """The first `limit` messages that can be handed out now, after ended leases and due times were seen to."""
+    """The first `limit` messages that can be handed out now, after ended leases and due times were seen to; in a fair
+    queue, those whose turn it is.
+    """
     queue_id = declared_queue(tx, queue)
     due_at = tx.execute(sql.NEXT_DUE, (queue_id,)).fetchone()[0]
     if due_at is not None and due_at <= tx.now:
         for step in sql.PROMOTE:
             tx.execute(step, (queue_id, tx.now))
+    rate, fair = tx.rates.get(queue), tx.fair.get(queue)
+    window = None if rate is None else windows.read(tx, queue_id, rate)
+    if window is not None:
+        limit = min(limit, flow.room(window, tx.now))
     lease_end = tx.execute(sql.NEXT_LEASE_END, (queue_id,)).fetchone()[0]
     if lease_end is not None and lease_end <= tx.now:
-        _rescue(tx, queue_id, limit=limit)
-    statement = sql.SELECT_READY_AND_CLAIMS if with_claims else sql.SELECT_READY
-    return Head(queue, queue_id, tx.execute(statement, (queue_id, limit)).fetchall())
+        _rescue(tx, queue_id, limit=limit, is_fair=fair is not None)
+    if fair is None:
+        statement = sql.SELECT_READY_AND_CLAIMS if with_claims else sql.SELECT_READY
+        head = Head(queue, queue_id, tx.execute(statement, (queue_id, limit)).fetchall())
+    else:
+        seqs = numbers(turns.choose(tx, queue_id, fair, limit=limit))
+        statement = sql.SELECT_TURNS_AND_CLAIMS if with_claims else sql.SELECT_TURNS
+        head = Head(queue, queue_id, tx.execute(statement, (seqs, queue_id)).fetchall(), is_fair=True)
+    if window is not None and head.rows:
+        windows.write(tx, queue_id, window, count=len(head.rows))
+    return head
 
 
-def _rescue(tx: Tx, queue_id: int, *, limit: int) -> None:
+def _rescue(tx: Tx, queue_id: int, *, limit: int, is_fair: bool) -> None:
     """Make ready what will be handed out now, and only that: a lease that ended stays good until its message is
-    really taken, so that a worker that was merely late can still end what nobody else began.
+    really taken, so that a worker that was merely late can still end what nobody else began. (In a fair queue whose
+    turn it is shows only once they are ready.)
     """
     ended = tx.execute(sql.SELECT_ENDED, (queue_id, tx.now, limit)).fetchall()
-    ready = tx.execute(sql.SELECT_READY_PLACES, (queue_id, limit)).fetchall()
+    ready = [] if is_fair else tx.execute(sql.SELECT_READY_PLACES, (queue_id, limit)).fetchall()
     first = set(sorted([*ended, *ready])[:limit])
     seqs = numbers([place[2] for place in ended if place in first])
     for step in sql.RESCUE:
@@ -174,7 +196,10 @@ def lease(
         )
     ]
     insert_rows(tx.connection, sql.INSERT_LEASED, leased, same=(head.queue_id, tx.now, until, clean(worker)))
-    tx.execute(sql.DELETE_READY_UP_TO, (head.queue_id, *head.rows[-1][1:3], head.rows[-1][0]))
+    if head.is_fair:
+        tx.execute(sql.DELETE_TURNS, (head.queue_id, numbers([row[0] for row in head.rows])))
+    else:
+        tx.execute(sql.DELETE_READY_UP_TO, (head.queue_id, *head.rows[-1][1:3], head.rows[-1][0]))
     return Leased(head, until, _histories(tx, [row[0] for row in head.rows if row[5]]))
 
 
@@ -267,11 +292,19 @@ def move(tx: Tx, ends: Sequence[Move]) -> None:
         count = row.entries + (entry is not None)
         waiting.append((row.queue_id, row.priority, end.due_at, row.seq, starts, row.token, count))
         tx.wake(name)
+    _charge(tx, ends)
     tx.execute(sql.DELETE_LEASED, (numbers([end[0].seq for end in ends]),))
     _remove(tx, removed)
     _insert_waiting(tx, waiting)
     insert_rows(tx.connection, sql.INSERT_ATTEMPTS, entries)
     insert_rows(tx.connection, sql.INSERT_REWRITTEN, bodies)
+
+
+def _charge(tx: Tx, ends: Sequence[Move]) -> None:
+    """Where a fair queue counts time instead of starts, count it while the leases still stand."""
+    for name, fair in tx.fair.items():
+        if fair.cost is not None:
+            turns.charge(tx, [row.seq for row, queue, _, _ in ends if queue == name], fair.step_for)
 
 
 def _remove(tx: Tx, removed: Sequence[InHand]) -> None:
@@ -399,7 +432,7 @@ def delete(tx: Tx, name: str) -> None:
             f"DELETE FROM redrive_{table} WHERE seq IN (SELECT seq FROM redrive_message WHERE queue_id = ?)",  # noqa: S608
             (queue_id,),
         )
-    for table in ("ready", "scheduled", "leased", "message"):
+    for table in ("ready", "scheduled", "leased", "message", "fair", "turn", "window"):
         tx.execute(f"DELETE FROM redrive_{table} WHERE queue_id = ?", (queue_id,))  # noqa: S608 - constants
     tx.execute("UPDATE redrive_queue SET declared_at = NULL WHERE id = ?", (queue_id,))
     tx.wake(name)

@@ -9,6 +9,7 @@ from typing import Any, Final
 from redrive.core.idempotency import ClaimRecord, ClaimState, LostStart
 from redrive.core.letters.letter import Attempt, AttemptOutcome, Letter, ReviewState
 from redrive.core.message import NO_HEADERS, NO_PROPERTIES, OWN_HEADER_PREFIX, Headers, Message, Properties
+from redrive.core.policy.fairness import group_of
 from redrive.core.ports import LetterSummary
 from redrive.core.settlement import Reason
 from redrive.core.text import clean, cut
@@ -50,7 +51,13 @@ def message_row(queue_id: int, message: Message) -> tuple[Any, ...]:
         headers_json(headers) if headers else None,
         None if properties is NO_PROPERTIES else properties_json(properties),
         message.body if message.original is None else message.original,
+        None if message.tenant is None else _turn_group(message.tenant),
     )
+
+
+def _turn_group(tenant: str) -> str | None:
+    group = group_of(tenant)
+    return None if group == tenant else group
 
 
 def message_from(row: Row, at: int) -> Message:

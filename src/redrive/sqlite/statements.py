@@ -19,7 +19,7 @@ ADD_QUEUE: Final = (
 
 INSERT_MESSAGES: Final = (
     "INSERT INTO redrive_message (queue_id, message_id, key, tenant, priority, published_at, expires_at, content_type, "
-    "headers, properties, body)"
+    "headers, properties, body, turn_group)"
 )
 READY_FROM_RANGE: Final = (
     "INSERT INTO redrive_ready (queue_id, priority, due_at, seq, starts, token, entries) "
@@ -73,18 +73,32 @@ _TAKE_FROM: Final = (
     " FROM redrive_ready r CROSS JOIN redrive_message m ON m.seq = r.seq LEFT JOIN redrive_rewritten w ON w.seq = r.seq"
 )
 _TAKE_ORDER: Final = " WHERE r.queue_id = ? ORDER BY r.priority, r.due_at, r.seq LIMIT ?"
-SELECT_READY: Final = f"{_TAKE_COLUMNS}{_TAKE_FROM}{_TAKE_ORDER}"
-SELECT_READY_AND_CLAIMS: Final = (
-    f"{_TAKE_COLUMNS}, c.id, c.state, c.attempts, c.cycle, c.token, c.owner, c.lease_until, c.expires_at, c.digest, "
-    f"c.updated_at{_TAKE_FROM} LEFT JOIN redrive_claim c ON c.queue_id = r.queue_id AND c.key = m.key{_TAKE_ORDER}"
+_CLAIM_COLUMNS: Final = (
+    ", c.id, c.state, c.attempts, c.cycle, c.token, c.owner, c.lease_until, c.expires_at, c.digest, c.updated_at"
 )
+_TAKE_CLAIMS: Final = " LEFT JOIN redrive_claim c ON c.queue_id = r.queue_id AND c.key = m.key"
+SELECT_READY: Final = f"{_TAKE_COLUMNS}{_TAKE_FROM}{_TAKE_ORDER}"
+SELECT_READY_AND_CLAIMS: Final = f"{_TAKE_COLUMNS}{_CLAIM_COLUMNS}{_TAKE_FROM}{_TAKE_CLAIMS}{_TAKE_ORDER}"
 """(queue_id, limit): the next messages in order, with their bodies and what is known of their keys."""
+_TURN_FROM: Final = (
+    " FROM json_each(?) j CROSS JOIN redrive_turn_ready p ON p.seq = j.value CROSS JOIN redrive_ready r "
+    "ON r.queue_id = ? AND r.priority = p.priority AND r.due_at = p.due_at AND r.seq = p.seq "
+    "CROSS JOIN redrive_message m ON m.seq = r.seq LEFT JOIN redrive_rewritten w ON w.seq = r.seq"
+)
+SELECT_TURNS: Final = f"{_TAKE_COLUMNS}{_TURN_FROM}"
+SELECT_TURNS_AND_CLAIMS: Final = f"{_TAKE_COLUMNS}{_CLAIM_COLUMNS}{_TURN_FROM}{_TAKE_CLAIMS}"
+"""([seq, …], queue_id): these messages of a fair queue, in this order, in the same columns."""
 INSERT_LEASED: Final = (
     "INSERT INTO redrive_leased (queue_id, started_at, lease_until, worker, seq, priority, due_at, starts, token, "
     "entries, attempt, claim_id)"
 )
 """The first four are the same for the whole batch."""
 DELETE_READY_UP_TO: Final = "DELETE FROM redrive_ready WHERE queue_id = ? AND (priority, due_at, seq) <= (?, ?, ?)"
+DELETE_TURNS: Final = (
+    "DELETE FROM redrive_ready WHERE (queue_id, priority, due_at, seq) IN (SELECT ?, p.priority, p.due_at, p.seq "
+    "FROM json_each(?) j CROSS JOIN redrive_turn_ready p ON p.seq = j.value)"
+)
+"""(queue_id, [seq, …])."""
 NEW_CLAIMS: Final = (
     "INSERT INTO redrive_claim (queue_id, key, state, attempts, cycle, token, owner, lease_until, updated_at) "
     "SELECT m.queue_id, m.key, 1, 1, 0, 1, ?, ?, ? FROM json_each(?) j CROSS JOIN redrive_message m ON m.seq = j.value"

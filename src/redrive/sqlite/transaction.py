@@ -148,7 +148,7 @@ class SqliteTransaction:
             self._open.close()
             raise
         self._deadline = time.monotonic() + HOLD_MAX_MS / 1_000
-        self._tx = Tx(connection, self._file.clock.now())
+        self._tx = self._file.make_tx(connection, self._file.clock.now())
         self._live = live
         live.ticks.add(self._expire)
         live.watch.ask()

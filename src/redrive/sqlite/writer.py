@@ -22,12 +22,14 @@ import asyncio
 import sqlite3
 import threading
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final, TypeVar
 
+from redrive.core.policy.fair import Fair
+from redrive.core.policy.flow import Rate
 from redrive.core.ports import Clock
 from redrive.core.units import UnixMs
 from redrive.errors import BrokerUnavailableError
@@ -45,13 +47,16 @@ GROUP_MAX: Final = 256
 @dataclass(slots=True)
 class Tx:
     """An open write transaction. `now` is one instant for all of it; `wake` names queues to wake after the commit.
-    `is_pruned`: records went for good, so that their space may be given back.
+    `is_pruned`: records went for good, so that their space may be given back. `fair`, `rates`: how this process serves
+    its queues.
     """
 
     connection: sqlite3.Connection
     now: UnixMs
     woken: set[str] = field(default_factory=set)
     is_pruned: bool = False
+    fair: Mapping[str, Fair] = field(default_factory=dict)
+    rates: Mapping[str, Rate] = field(default_factory=dict)
 
     def execute(self, sql: str, parameters: Any = ()) -> sqlite3.Cursor:
         """One statement."""
@@ -98,6 +103,7 @@ class Writer:
         check_file: Callable[[], None],
         on_commit: Callable[[set[str]], None],
         tend: Callable[[sqlite3.Connection, bool], None],
+        make_tx: Callable[[sqlite3.Connection, UnixMs], Tx],
     ) -> None:
         self._connection = connection
         self._path = path
@@ -109,6 +115,7 @@ class Writer:
         self._check_file = check_file
         self._on_commit = on_commit
         self._tend = tend
+        self._make_tx = make_tx
         self._is_pruned = False
         self._calls: deque[_Call] = deque()
         self._some = threading.Condition()
@@ -208,7 +215,7 @@ class Writer:
             self._check_file()
             self._set_sync(is_synced=any(call.is_synced for call in group))
             begin(self._connection, path=self._path, wait_ms=self._lock_timeout_ms)
-            tx = Tx(self._connection, self._clock.now())
+            tx = self._make_tx(self._connection, self._clock.now())
             try:
                 _run_all(tx, group)
                 self._connection.execute("COMMIT")
