@@ -7,10 +7,11 @@ import json
 from pathlib import Path
 from typing import Any, Final
 
-from redrive import alerting, doctor, service, views
+from redrive import alerting, backups, doctor, service, views
 from redrive.core.alerts import evaluate, rules_of
 from redrive.core.doctor import RedisReading, check_redis
 from redrive.core.letters.letter import ReviewState
+from redrive.core.policy.control import Control
 from redrive.core.ports import AuditEntry, LetterStats, LetterSummary, Page
 from redrive.core.redrive import JobCounts, JobState
 from redrive.errors import NotFoundError
@@ -54,6 +55,7 @@ def answers() -> dict[str, Any]:
         "`redrive dlq export`": {"file": "letters.jsonl", "letters": 12},
         "`redrive dlq import`": {"dry_run": False, "file": "letters.jsonl", "letters": 12, "added": 10},
         "`redrive dlq prune`": {"dry_run": False, "removed": 12, "spared": 3, "archive": None},
+        "`redrive queues limits`": {"limits": [views.control_view_document(_control())]},
         "`redrive alerts`": alerting.look_document(_look()),
         "`redrive alerts --watch`, one line for each turn": alerting.notification_document(
             _look().evaluation.notifications[0]
@@ -71,6 +73,12 @@ def answers() -> dict[str, Any]:
         },
         "Any error, on standard error": {"error": {"code": error.code, "text": error.text, "hint": error.hint}},
     }
+
+
+def _control() -> Control:
+    return Control(
+        queue="mail", batch=5, rates={"acme": "10/min"}, changed_at=AT, actor="ann", note="their server is slow"
+    )
 
 
 def _look() -> alerting.Look:
@@ -170,9 +178,9 @@ def _review() -> service.ReviewResult:
     return service.ReviewResult(to=ReviewState.CLOSED, changed=11, refused=1, refusals=(skip,))
 
 
-def _restored() -> service.Restored:
+def _restored() -> backups.Restored:
     report = FileReport(path=Path("saved.db"), schema_version=1, messages=12, letters=3, problems=())
-    return service.Restored(
+    return backups.Restored(
         source=Path("saved.db"),
         broker="sqlite:///orders.db",
         report=report,

@@ -18,14 +18,13 @@ from typing import Any, Final, TypeAlias
 
 from redrive.core.letters.letter import Letter, ReviewState
 from redrive.core.letters.selection import OPEN_STATES, Selection
+from redrive.core.policy.control import Control, ControlStore, merged
 from redrive.core.ports import AuditEntry, LetterStats, LetterSummary, Page, Published, ReviewChange
 from redrive.core.redrive import JOB_TRANSITIONS, Item, ItemState, Job, JobEvent, JobOptions, JobState, refusal
 from redrive.core.units import Millis, UnixMs
 from redrive.errors import ConfigurationError, NotFoundError, TransitionError, UnsupportedError
-from redrive.runtime.adapters import check_file, masked, restore_file
 from redrive.runtime.app import Redrive
 from redrive.runtime.archive import Archive
-from redrive.runtime.backend import FileReport
 from redrive.runtime.redriver import OnProgress, Redriver, Returned, came_back, tell_job
 
 PAGE: Final = 500
@@ -186,6 +185,43 @@ class Service:
             oldest_ready_at=None if depth is None else depth.oldest_ready_at,
             is_consumed=name in self._app.consumers,
         )
+
+    async def controls(self) -> tuple[Control, ...]:
+        """What people have changed of queues, by queue."""
+        return tuple(await self._controls.list())
+
+    async def set_limits(
+        self, queue: str, *, batch: int | None, rates: Mapping[str, str], actor: str, note: str = ""
+    ) -> Control:
+        """Change these limits of a queue and leave the others; running workers follow within seconds. Raises
+        `ConfigurationError` for a limit that cannot be.
+        """
+        known = {control.queue: control for control in await self._controls.list()}
+        changed = merged(known.get(queue, Control(queue=queue)), batch=batch, rates=rates)
+        return await self._put(replace(changed, actor=actor, note=note, changed_at=self._app.clock.now()))
+
+    async def reset_limits(self, queue: str, *, actor: str, note: str = "") -> Control:
+        """Let the consumer's own word hold again."""
+        return await self._put(Control(queue=queue, actor=actor, note=note, changed_at=self._app.clock.now()))
+
+    async def _put(self, control: Control) -> Control:
+        await self._controls.put(control)
+        self._app.events.emit(
+            "queue.limits_set",
+            queue=control.queue,
+            batch=control.batch,
+            rates=dict(control.rates),
+            actor=control.actor,
+            note=control.note,
+        )
+        return control
+
+    @property
+    def _controls(self) -> ControlStore:
+        store = self._app.backend.controls
+        if store is None:
+            raise UnsupportedError(f'Limits of "{self._app.backend.url}" cannot be changed while workers run.')
+        return store
 
     # ------------------------------------------------------------------------------------------- looking
 
@@ -511,35 +547,6 @@ class Service:
         if job.counts.sent:
             returned = await came_back(self._app.backend, job, now=self._app.clock.now())
         return JobView(job=job, skipped=skipped, returned=returned)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Restored:
-    """A backup in the place of the broker's file, or (dry run) what it would be. `kept`: the file that was there."""
-
-    source: Path
-    broker: str
-    report: FileReport
-    kept: Path | None
-    is_dry_run: bool
-
-
-def verify_file(path: Path) -> FileReport:
-    """Whether a storage file or a backup is sound. Raises `NotFoundError`, `StorageCorruptError`,
-    `SchemaTooNewError`.
-    """
-    if not path.is_file():
-        raise NotFoundError(f'There is no file "{path}".')
-    return check_file(path)
-
-
-def restore_backup(url: str, source: Path, *, replace: bool, dry_run: bool) -> Restored:
-    """Put a backup in the place of the broker's file, which nobody may have open. Raises as `restore_file`."""
-    report = verify_file(source)
-    if report.problems:
-        raise ConfigurationError(f'"{source}" is not sound: {report.problems[0]}. Nothing was changed.')
-    kept = None if dry_run else restore_file(url, source, replace=replace)
-    return Restored(source=source, broker=masked(url), report=report, kept=kept, is_dry_run=dry_run)
 
 
 _RUNNABLE: Final = frozenset({JobState.STAGED, JobState.RUNNING})

@@ -10,13 +10,15 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, TypeAlias
 
+from redrive.backups import Restored
 from redrive.core.letters.letter import Attempt, Letter
 from redrive.core.message import Message
+from redrive.core.policy.control import Control
 from redrive.core.ports import AuditEntry, LetterStats, LetterSummary, Page
 from redrive.core.redrive import Job
 from redrive.core.units import UnixMs, rfc3339
 from redrive.core.wire import body_document, message_document, options_document, selection_document
-from redrive.service import Group, JobView, LetterView, Plan, QueueView, Receipt, Restored, ReviewResult, Skip
+from redrive.service import Group, JobView, LetterView, Plan, QueueView, Receipt, ReviewResult, Skip
 
 Document: TypeAlias = dict[str, Any]
 
@@ -226,6 +228,18 @@ def queue_document(queue: QueueView) -> Document:
         "dead": queue.dead,
         "oldest_ready_at": instant(queue.oldest_ready_at),
         "is_consumed": queue.is_consumed,
+    }
+
+
+def control_view_document(control: Control) -> Document:
+    """What a person has changed of a queue's limits; null and a tenant that is not there: as the consumer says."""
+    return {
+        "queue": control.queue,
+        "batch": control.batch,
+        "rates": dict(control.rates),
+        "changed_at": instant(control.changed_at),
+        "actor": control.actor,
+        "note": control.note,
     }
 
 

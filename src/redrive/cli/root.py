@@ -7,7 +7,7 @@ from typing import Annotated, Any, Final
 import typer
 from typer.core import TyperGroup
 
-from redrive.cli import archive, in_place, jobs, letters, messages, processes, push, storage, topology, watching
+from redrive.cli import archive, in_place, jobs, letters, limits, messages, processes, push, storage, topology, watching
 
 SECTIONS: Final[dict[str, tuple[str, ...]]] = {
     "Try it": ("demo",),
@@ -94,6 +94,7 @@ queues: Final = typer.Typer(
     rich_markup_mode=None,
 )
 queues.command("list", short_help="What is ready, scheduled, in hand and dead")(storage.list_queues)
+queues.command("limits", short_help="Change how tenants take turns, while workers run")(limits.limits)
 app.add_typer(queues, name="queues")
 
 dlq: Final = typer.Typer(

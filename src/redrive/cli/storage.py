@@ -100,8 +100,8 @@ def restore(
     \b
       redrive restore nightly.db --broker sqlite:///orders.db --dry-run
     """
+    from redrive.backups import restore_backup
     from redrive.runtime.adapters import masked
-    from redrive.service import restore_backup
     from redrive.views import restored_document
 
     url = find_app(where.app, where.broker, may_create=True).settings.broker

@@ -83,7 +83,12 @@ def _sqlite(wanted: _Wanted) -> Backend:
     from redrive.brokers.sqlite import SqliteBroker  # noqa: PLC0415 - loaded only where used
     from redrive.sqlite import SqliteLedger  # noqa: PLC0415
     from redrive.sqlite.backup import backup  # noqa: PLC0415
-    from redrive.stores.sqlite import SqliteClaimStore, SqliteJobStore, SqliteLetterStore  # noqa: PLC0415
+    from redrive.stores.sqlite import (  # noqa: PLC0415
+        SqliteClaimStore,
+        SqliteControlStore,
+        SqliteJobStore,
+        SqliteLetterStore,
+    )
 
     file = _file(wanted.url, wanted)
     return Backend(
@@ -93,6 +98,7 @@ def _sqlite(wanted: _Wanted) -> Backend:
         claims=SqliteClaimStore(file),
         letters=SqliteLetterStore(file),
         jobs=SqliteJobStore(file),
+        controls=SqliteControlStore(file),
         backup=lambda target: asyncio.to_thread(backup, file.path, target),
     )
 
@@ -157,7 +163,12 @@ def sqlite_path(url: str) -> str:
 def _memory(wanted: _Wanted) -> Backend:
     from redrive.brokers.memory import MemoryBroker  # noqa: PLC0415 - loaded only where used
     from redrive.runtime.ledger import OrderedLedger  # noqa: PLC0415
-    from redrive.stores.memory import MemoryClaimStore, MemoryJobStore, MemoryLetterStore  # noqa: PLC0415
+    from redrive.stores.memory import (  # noqa: PLC0415
+        MemoryClaimStore,
+        MemoryControlStore,
+        MemoryJobStore,
+        MemoryLetterStore,
+    )
 
     clock = wanted.clock
     broker, claims, letters = MemoryBroker(clock=clock), MemoryClaimStore(clock=clock), MemoryLetterStore()
@@ -171,6 +182,7 @@ def _memory(wanted: _Wanted) -> Backend:
         letters=letters,
         jobs=jobs,
         drop_entries=ledger.drop_entries,
+        controls=MemoryControlStore(),
     )
 
 
@@ -181,7 +193,12 @@ def _rabbitmq(wanted: _Wanted) -> Backend:
     from redrive.brokers.rabbitmq.broker import RabbitBroker  # noqa: PLC0415 - loaded only where used
     from redrive.runtime.ledger import OrderedLedger  # noqa: PLC0415
     from redrive.sqlite.backup import backup  # noqa: PLC0415
-    from redrive.stores.sqlite import SqliteClaimStore, SqliteJobStore, SqliteLetterStore  # noqa: PLC0415
+    from redrive.stores.sqlite import (  # noqa: PLC0415
+        SqliteClaimStore,
+        SqliteControlStore,
+        SqliteJobStore,
+        SqliteLetterStore,
+    )
 
     file = _store_file(wanted)
     broker = RabbitBroker(wanted.url, clock=wanted.clock, topology=wanted.topology)
@@ -205,6 +222,7 @@ def _rabbitmq(wanted: _Wanted) -> Backend:
         backup=lambda target: asyncio.to_thread(backup, file.path, target),
         send_leftovers=lambda limit: ledger.send_leftovers(limit=limit),
         drop_entries=ledger.drop_entries,
+        controls=SqliteControlStore(file),
         local_store=str(file.path),
     )
 
@@ -218,6 +236,7 @@ def _redis(wanted: _Wanted) -> Backend:
     from redrive.runtime.ledger import OrderedLedger  # noqa: PLC0415
     from redrive.sqlite.backup import backup  # noqa: PLC0415
     from redrive.stores.redis.claims import RedisClaimStore  # noqa: PLC0415
+    from redrive.stores.redis.controls import RedisControlStore  # noqa: PLC0415
     from redrive.stores.sqlite import SqliteJobStore, SqliteLetterStore  # noqa: PLC0415
 
     file = _store_file(wanted)
@@ -236,6 +255,7 @@ def _redis(wanted: _Wanted) -> Backend:
         backup=lambda target: asyncio.to_thread(backup, file.path, target),
         send_leftovers=lambda limit: ledger.send_leftovers(limit=limit),
         drop_entries=ledger.drop_entries,
+        controls=RedisControlStore(wanted.url, clock=wanted.clock),
         local_store=str(file.path),
     )
 

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from redrive.core.letters.letter import Letter
+from redrive.core.policy.control import ControlStore
 from redrive.core.ports import Broker, ClaimStore, Features, JobStore, Ledger, LetterStore
 
 
@@ -28,7 +29,8 @@ class Backend:
     `backup`: copies everything of the file into a new one while others go on working; None where there is no file.
     `send_leftovers`: sends at most so many messages that transactions of dead processes left in the store; None where
     they lie in the broker itself. `drop_entries`: takes the entries of letters that are closed or removed out of the
-    broker's own dead-letter queues; None where the letter is all there is. `local_store`: the file of this host that
+    broker's own dead-letter queues; None where the letter is all there is. `controls`: what people change of queues
+    while workers run; None where nothing can be. `local_store`: the file of this host that
     keeps claims and letters beside a broker other hosts use too.
     """
 
@@ -41,6 +43,7 @@ class Backend:
     backup: Callable[[Path], Awaitable[None]] | None = None
     send_leftovers: Callable[[int], Awaitable[int]] | None = None
     drop_entries: Callable[[Sequence[Letter]], Awaitable[None]] | None = None
+    controls: ControlStore | None = None
     local_store: str | None = None
 
     @property
@@ -51,7 +54,15 @@ class Backend:
     async def open(self) -> None:
         """Connect. Raises `BrokerUnavailableError`, `StorageCorruptError` or `SchemaTooNewError`."""
         await self.ledger.open()
+        if self.controls is not None:
+            try:
+                await self.controls.open()
+            except BaseException:
+                await self.ledger.close()
+                raise
 
     async def close(self) -> None:
         """Give everything back; may be called twice."""
+        if self.controls is not None:
+            await self.controls.close()
         await self.ledger.close()

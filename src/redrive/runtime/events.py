@@ -313,6 +313,27 @@ EVENTS: Final[Mapping[str, EventType]] = {
         text="Letters removed by a person",
         fields={"count": "letters", "actor": "who", "note": "why"},
     ),
+    "queue.limits_set": EventType(
+        level=Level.WARN,
+        text="Limits of a queue changed by a person",
+        fields={
+            "queue": "consumer queue",
+            "batch": "starts of one tenant in a row, None: as the consumer says",
+            "rates": "tenant to its rate; what is not named is as the consumer says",
+            "actor": "who",
+            "note": "why",
+        },
+    ),
+    "queue.limits_changed": EventType(
+        level=Level.INFO,
+        text="This worker goes by other limits from now on",
+        fields={
+            "queue": "consumer queue",
+            "batch": "starts of one tenant in a row",
+            "rates": "tenant to its rate, as far as a person has set them",
+            "actor": "who, None where the consumer's own word holds again",
+        },
+    ),
     "upkeep.leftovers_sent": EventType(
         level=Level.INFO,
         text="Messages of transactions sent whose worker is gone",

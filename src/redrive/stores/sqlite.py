@@ -10,6 +10,7 @@ from collections.abc import Collection, Sequence
 from redrive.core.idempotency import ClaimRecord, ClaimRef, Verdict
 from redrive.core.letters.letter import Letter
 from redrive.core.letters.selection import Selection
+from redrive.core.policy.control import Control, Controls
 from redrive.core.ports import (
     AuditEntry,
     ClaimEnd,
@@ -24,7 +25,7 @@ from redrive.core.ports import (
 )
 from redrive.core.redrive import Item, Job
 from redrive.core.units import Millis, UnixMs
-from redrive.sqlite import claims, jobs, letters, outbox, search
+from redrive.sqlite import claims, controls, jobs, letters, outbox, search
 from redrive.sqlite.file import SqliteFile
 from redrive.sqlite.outbox import ClaimTransaction
 
@@ -119,6 +120,18 @@ class SqliteLetterStore(_Face):
     async def prune(self, *, now: UnixMs, limit: int, selection: Selection | None = None) -> int:
         """See `LetterStore.prune`; one commit, and some of the space goes back to the file system."""
         return await self._file.write(lambda tx: letters.prune(tx, now=now, limit=limit, selection=selection))
+
+
+class SqliteControlStore(_Face):
+    """Controls of queues in one SQLite file."""
+
+    async def put(self, control: Control) -> None:
+        """See `ControlStore.put`; one commit."""
+        await self._file.write(lambda tx: controls.put(tx, control))
+
+    async def list(self) -> Controls:
+        """See `ControlStore.list`."""
+        return await self._file.read(controls.find_all)
 
 
 class SqliteJobStore(_Face):

@@ -5,7 +5,8 @@ code without an await in it, so nothing can come in between.
 """
 
 from redrive.stores.memory.claims import MemoryClaimStore
+from redrive.stores.memory.controls import MemoryControlStore
 from redrive.stores.memory.jobs import MemoryJobStore
 from redrive.stores.memory.letters import MemoryLetterStore
 
-__all__ = ["MemoryClaimStore", "MemoryJobStore", "MemoryLetterStore"]
+__all__ = ["MemoryClaimStore", "MemoryControlStore", "MemoryJobStore", "MemoryLetterStore"]
