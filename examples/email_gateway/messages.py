@@ -10,12 +10,11 @@ from typing import Annotated
 
 import msgspec
 
-from redrive.core.units import parse_instant
-
 MAX_RECIPIENTS = 50
 """What SES takes in one call."""
 
-Address = Annotated[str, msgspec.Meta(min_length=3, max_length=320, pattern=r"^[^@\s<>]+@[^@\s<>]+$")]
+Address = Annotated[str, msgspec.Meta(min_length=3, max_length=320, pattern=r"^[!-;=?A-~]+@[!-;=?A-~]+$")]
+"""ASCII: what every server takes, without an extension that some of them have."""
 
 
 class EmailJob(msgspec.Struct, kw_only=True, frozen=True, rename="camel"):
@@ -27,7 +26,7 @@ class EmailJob(msgspec.Struct, kw_only=True, frozen=True, rename="camel"):
     to: Annotated[tuple[Address, ...], msgspec.Meta(min_length=1, max_length=MAX_RECIPIENTS)]
     subject: str
     text: str
-    enqueued_at: str
+    enqueued_at: Annotated[datetime, msgspec.Meta(tz=True)]
 
 
 def mail_of(job: EmailJob) -> bytes:
@@ -37,10 +36,6 @@ def mail_of(job: EmailJob) -> bytes:
     mail["To"] = ", ".join(job.to)
     mail["Subject"] = " ".join(job.subject.split())
     mail["Message-ID"] = f"<{job.outbox_id}@{job.sender.rpartition('@')[2]}>"
-    mail["Date"] = _date(job.enqueued_at)
+    mail["Date"] = format_datetime(job.enqueued_at.astimezone(UTC))
     mail.set_content(job.text)
     return mail.as_bytes()
-
-
-def _date(instant: str) -> str:
-    return format_datetime(datetime.fromtimestamp(parse_instant(instant) / 1_000, UTC))

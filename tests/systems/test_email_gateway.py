@@ -6,9 +6,12 @@ import io
 import json
 import time
 from collections import Counter
+from datetime import UTC, datetime
+from email import message_from_bytes, policy
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 
 from redrive import ConfigurationError
@@ -377,6 +380,40 @@ async def test_a_job_that_is_malformed_is_a_dead_letter_with_an_entry(here: Here
         entries["o-1"]["lastFailureCode"], entries["o-1"]["companyId"], entries["o-1"]["originalData"],
     )  # fmt: skip
     assert "VALIDATION_FAILED" == entries["o-2"]["lastFailureCode"]
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"to": []}, {"to": ["no address"]}, {"to": ["a@x\r\nRCPT TO:<b@x>"]}, {"to": ["ü@x.example"]}, {"to": [A] * 51},
+        {"from": "<a@x>"}, {"enqueuedAt": "yesterday"}, {"enqueuedAt": "2026-01-31T12:00:00"}, {"outboxId": ""},
+        {"companyId": None}, {"subject": 5},
+    ],
+)  # fmt: skip
+def test_a_job_with_a_wrong_field_is_refused_before_anything_is_sent(change: dict[str, Any]) -> None:
+    from examples.email_gateway.messages import EmailJob
+
+    job = {
+        "outboxId": "o-1", "companyId": "acme", "from": A, "to": [B], "subject": "s", "text": "t",
+        "enqueuedAt": "2026-01-31T12:00:00Z",
+    }  # fmt: skip
+    assert (B,) == msgspec.convert(job, EmailJob).to
+    with pytest.raises(msgspec.ValidationError):
+        msgspec.convert({**job, **change}, EmailJob)
+
+
+def test_a_mail_is_the_same_in_every_attempt_and_no_field_breaks_its_head() -> None:
+    from examples.email_gateway.messages import EmailJob, mail_of
+
+    job = EmailJob(
+        outbox_id="o-1", company_id="acme", sender=A, to=(B, C), subject="odd\r\nBcc: d@x.example", text="häh\n.\n",
+        enqueued_at=datetime(2026, 1, 31, 12, tzinfo=UTC),
+    )  # fmt: skip
+    mail = message_from_bytes(mail_of(job), policy=policy.default)
+
+    assert mail_of(job) == mail_of(job)
+    assert ("odd Bcc: d@x.example", None) == (mail["subject"], mail["bcc"])
+    assert ("<o-1@x.example>", "Sat, 31 Jan 2026 12:00:00 +0000") == (mail["message-id"], mail["date"])
 
 
 async def test_the_log_line_of_a_retry_has_the_systems_own_fields(here: Here) -> None:
