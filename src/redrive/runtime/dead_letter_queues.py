@@ -11,8 +11,8 @@ has passed, whoever closed its letters looks through the queue a last time and a
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Sequence
-from typing import Final, TypeAlias
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Final, TypeAlias
 
 from redrive.core import wire
 from redrive.core.letters.letter import Letter, ReviewState
@@ -38,6 +38,9 @@ SWEEP_EVERY_MS: Final[Millis] = 10_000
 
 GONE: Final = frozenset({ReviewState.REPLAYED, ReviewState.CLOSED})
 
+LetterDocument: TypeAlias = Callable[[Letter], Mapping[str, Any]]
+"""A system's own words for a dead letter, as it lies in the dead-letter queue; the store has the letter whole."""
+
 EntryOf: TypeAlias = Callable[[Letter], Outgoing | None]
 """How a letter lies in its dead-letter queue; None: the broker itself moves the message there, or there is none."""
 
@@ -45,11 +48,20 @@ EntryOf: TypeAlias = Callable[[Letter], Outgoing | None]
 class DeadLetterQueues:
     """Puts entries in and drops them again. A letter without a dead-letter queue has none."""
 
-    def __init__(self, broker: Broker, *, clock: Clock, letters: LetterStore, entry_of: EntryOf | None = None) -> None:
+    def __init__(
+        self,
+        broker: Broker,
+        *,
+        clock: Clock,
+        letters: LetterStore,
+        entry_of: EntryOf | None = None,
+        documents: Mapping[str, LetterDocument] | None = None,
+    ) -> None:
         self._broker = broker
         self._letters = letters
         self._clock = clock
         self._entry_of = self._document if entry_of is None else entry_of
+        self._documents = {} if documents is None else documents
         self._left: dict[str, dict[str, Letter]] = {}
         self._trimmed_ms: dict[str, float] = {}
         self._vain_looks: dict[str, int] = {}
@@ -133,11 +145,23 @@ class DeadLetterQueues:
             self._left.pop(queue, None)
             self._vain_looks.pop(queue, None)
 
+    def _own_document(self, letter: Letter) -> bytes | None:
+        """What the consumer's own function makes of it; None where it has none, or that raises: a letter is never lost
+        for its form.
+        """
+        make = self._documents.get(letter.queue)
+        if make is None:
+            return None
+        try:
+            return json.dumps(dict(make(letter)), allow_nan=False).encode()
+        except Exception:  # noqa: BLE001 - a user's function may raise anything
+            return None
+
     def _document(self, letter: Letter) -> Outgoing:
         """The letter as a document, under its id. One too large for the broker is empty: its header names the letter,
         and the store has it whole.
         """
-        body = json.dumps(wire.letter_document(letter)).encode()
+        body = self._own_document(letter) or json.dumps(wire.letter_document(letter)).encode()
         message = Message(
             id=letter.id,
             key=letter.id,

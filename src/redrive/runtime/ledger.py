@@ -48,7 +48,7 @@ letter that itself takes longer than `COMMIT_LEASE_MS` can leave the letter of a
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from typing import Final
@@ -93,7 +93,7 @@ from redrive.core.redrive import Job
 from redrive.core.settlement import Reason
 from redrive.core.units import Millis, UnixMs
 from redrive.errors import RedriveError, UnsupportedError
-from redrive.runtime.dead_letter_queues import DeadLetterQueues, EntryOf
+from redrive.runtime.dead_letter_queues import DeadLetterQueues, EntryOf, LetterDocument
 from redrive.runtime.forwarding import OWNER, Forwarding
 from redrive.runtime.starts import Starts, count_end, with_lost
 from redrive.runtime.stepwise_transaction import StepwiseTransaction
@@ -117,8 +117,11 @@ class OrderedLedger:
         jobs: JobStore,
         clock: Clock,
         entry_of: EntryOf | None = None,
+        documents: Mapping[str, LetterDocument] | None = None,
     ) -> None:
-        """`entry_of`: how a dead letter lies in its dead-letter queue; None: as a document."""
+        """`entry_of`: how a dead letter lies in its dead-letter queue; None: as a document. `documents`: the consumers'
+        own, by queue.
+        """
         self._broker = broker
         self._claims = claims
         self._transactional = claims if isinstance(claims, TransactionalClaimStore) else None
@@ -129,7 +132,9 @@ class OrderedLedger:
         self._starts = Starts(broker, claims, clock=clock, spared=frozenset({OWNER}))
         # Claims that a transaction has ended, and what it left to be sent; until the delivery's own commit.
         self._committed: dict[ClaimRef, list[Unsent]] = {}
-        self._dead_letter_queues = DeadLetterQueues(broker, clock=clock, letters=letters, entry_of=entry_of)
+        self._dead_letter_queues = DeadLetterQueues(
+            broker, clock=clock, letters=letters, entry_of=entry_of, documents=documents
+        )
         self._forwarding = Forwarding(
             broker=broker, claims=claims, letters=letters, jobs=jobs, entries=self._dead_letter_queues
         )
