@@ -2,6 +2,7 @@
 
 - take over redrive jobs whose runner is gone, or that wait for one;
 - send what handlers published inside transactions of workers that are gone since (where broker and store are two);
+- go by what people have changed of queues (`controls.py`);
 - prune claims whose time is over, and expired letters a person has closed or redriven, in bounded batches.
 
 Every worker does all of it; a duty is one short write or a lease that only one can hold, so the others find nothing
@@ -20,6 +21,7 @@ from redrive.core.ports import Clock
 from redrive.core.units import Millis
 from redrive.errors import RedriveError
 from redrive.runtime.backend import Backend
+from redrive.runtime.controls import Controls
 from redrive.runtime.events import Events
 from redrive.runtime.redriver import Redriver
 
@@ -39,12 +41,22 @@ Prune = Callable[[int], Awaitable[int]]
 class Upkeep:
     """The duties of one worker. `run` goes on until it is cancelled; cancelling loses nothing."""
 
-    def __init__(self, backend: Backend, clock: Clock, events: Events, *, owner: str, interval_ms: Millis) -> None:
+    def __init__(
+        self,
+        backend: Backend,
+        clock: Clock,
+        events: Events,
+        *,
+        owner: str,
+        interval_ms: Millis,
+        controls: Controls | None = None,
+    ) -> None:
         self._backend = backend
         self._clock = clock
         self._events = events
         self._owner = owner
         self._interval_ms = interval_ms
+        self._controls = controls
         self._redriver = Redriver(backend, clock, events)
 
     async def run(self) -> None:
@@ -52,12 +64,20 @@ class Upkeep:
         async with asyncio.TaskGroup() as group:
             group.create_task(self._repeat(self.resume_jobs, JOBS_INTERVAL_MS))
             group.create_task(self._repeat(self.send_leftovers, JOBS_INTERVAL_MS))
+            group.create_task(self._follow_controls())
             group.create_task(self._repeat(self.prune, self._interval_ms))
 
     async def resume_jobs(self) -> None:
         """Carry out every redrive job nobody holds, one after the other."""
         while await self._redriver.run(None, owner=self._owner) is not None:
             pass
+
+    async def _follow_controls(self) -> None:
+        """What was set before this worker started holds from its start."""
+        if self._controls is not None:
+            with contextlib.suppress(RedriveError):
+                await self._controls.look()
+            await self._repeat(self._controls.look, JOBS_INTERVAL_MS)
 
     async def send_leftovers(self) -> None:
         """Send what the transactions of dead workers left."""
