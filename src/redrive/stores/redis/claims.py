@@ -114,7 +114,7 @@ class RedisClaimStore:
             mark = f"{self._instance}.{next(self._marks)}"
             server_now, *answers = await self._run("claim", queue, name, lease_ms, over, packed(keys), mark)
             ahead_ms = server_now - self._clock.now()
-            return [_verdict(queue, key, answer, ahead_ms) for key, answer in zip(keys, answers, strict=True)]
+            return [_verdict(queue, key, answer, ahead_ms=ahead_ms) for key, answer in zip(keys, answers, strict=True)]
 
         return await self._by_queue(batch, lambda pair: pair[0], claim)
 
@@ -192,7 +192,7 @@ def _places(batch: Sequence[Any], queue_of: Callable[[Any], str]) -> Iterable[tu
             yield queue, places[start : start + MAX_IN_ONE]
 
 
-def _verdict(queue: str, key: str, answer: Any, ahead_ms: Millis) -> Verdict:
+def _verdict(queue: str, key: str, answer: Any, *, ahead_ms: Millis) -> Verdict:
     if answer == 0:
         return _DUPLICATE
     if len(answer) < _MIN_ACQUIRED:
