@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from redrive.core.message import Message
     from redrive.core.policy.backoff import Decorrelated, Exponential, Fixed, Tiers
     from redrive.core.policy.classify import Rule
+    from redrive.core.policy.fair import Fair
     from redrive.core.policy.flow import BreakerPolicy
     from redrive.core.policy.retry import Retry
     from redrive.core.ports import Published
@@ -53,6 +54,7 @@ __all__ = [
     "Delivery",
     "Event",
     "Exponential",
+    "Fair",
     "Fixed",
     "InvalidMessageError",
     "LeaseLostError",
@@ -88,6 +90,7 @@ _WHERE: Final = {
     "Delivery": "redrive.runtime.delivery",
     "Event": "redrive.runtime.events",
     "Exponential": "redrive.core.policy.backoff",
+    "Fair": "redrive.core.policy.fair",
     "Fixed": "redrive.core.policy.backoff",
     "InvalidMessageError": "redrive.errors",
     "LeaseLostError": "redrive.errors",

@@ -7,12 +7,19 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
+from redrive.brokers.memory import MemoryBroker
 from redrive.brokers.sqlite import SqliteBroker
 from redrive.core.policy.fair import Fair
 from redrive.core.policy.flow import Rate
 from redrive.core.ports import Broker, Clock
 from redrive.sqlite import SqliteFile
 from redrive.testing.contracts.fairness import FairnessContract
+
+
+class TestMemoryIsFair(FairnessContract):
+    @asynccontextmanager
+    async def make(self, clock: Clock, *, fair: Mapping[str, Fair], rates: Mapping[str, Rate]) -> AsyncIterator[Broker]:
+        yield MemoryBroker(clock, fair=fair, rates=rates)
 
 
 class TestSqliteIsFair(FairnessContract):

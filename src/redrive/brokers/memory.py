@@ -4,6 +4,8 @@ A copy of a message is ready, scheduled or in hand. Three heaps per queue hold w
 entry is void once its copy's `stamp` has moved on, so nothing is ever searched for or taken out of the middle.
 Authoritative is the copy itself. A lease that ended makes its copy ready, but the old lease stays good until the
 copy is really handed out again: only then its token moves.
+
+In a fair queue the copies that are ready lie in one heap per group, and a scheduler says whose turn it is.
 """
 
 from __future__ import annotations
@@ -11,19 +13,27 @@ from __future__ import annotations
 import asyncio
 import heapq
 import threading
-from collections.abc import Callable, Collection, Sequence
+from collections import Counter
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Final, TypeAlias, assert_never
 
 from redrive.core import settlement
 from redrive.core.letters.letter import Attempt, AttemptOutcome
 from redrive.core.message import Message
+from redrive.core.policy import fairness, flow
+from redrive.core.policy.fair import Fair
+from redrive.core.policy.fairness import Scheduler, group_of
+from redrive.core.policy.flow import Rate, Window
 from redrive.core.ports import Clock, Depth, Features, Lease, Outgoing, Published, Received, Settle
 from redrive.core.units import Millis, UnixMs
 from redrive.errors import BrokerUnavailableError, InvalidMessageError, UnsupportedError
 
 MAX_BODY_BYTES: Final = 16 * 1024 * 1024
 """Larger bodies are refused, as a broker over a network would."""
+
+FULL_MS: Final[Millis] = 20
+"""How soon a tenant that has as much in hand as it may is looked at again, by whoever has nothing else to do."""
 
 FEATURES: Final = Features(
     name="memory",
@@ -35,6 +45,8 @@ FEATURES: Final = Features(
     atomic=False,
     transactions=False,
     max_body_bytes=MAX_BODY_BYTES,
+    fair=True,
+    shared_rates=True,
 )
 
 _Entry: TypeAlias = tuple[int, ...]
@@ -68,6 +80,8 @@ class _Queue:
     scheduled: list[_Entry] = field(default_factory=list)
     leased: list[_Entry] = field(default_factory=list)
     waiters: set[asyncio.Future[None]] = field(default_factory=set)
+    turns: Turns | None = None
+    window: flow.Window | None = None
 
     def place(self, copy: _Copy, now: UnixMs) -> None:
         """Put the copy where it belongs now; whatever entry it had is void."""
@@ -78,22 +92,52 @@ class _Queue:
         elif copy.lease_until is None and copy.due_at > now:
             heapq.heappush(self.scheduled, (copy.due_at, copy.number, copy.stamp))
         else:
-            heapq.heappush(self.ready, (copy.message.priority or 0, copy.due_at, copy.number, copy.stamp))
+            entry = (copy.message.priority or 0, copy.due_at, copy.number, copy.stamp)
+            heapq.heappush(self.ready if self.turns is None else self.turns.comes(copy.message.tenant), entry)
 
-    def next_ready(self, now: UnixMs) -> _Copy | None:
-        """Take the next copy that can be handed out off the heap."""
+    def take(self, limit: int, now: UnixMs) -> list[_Copy]:
+        """Take the next copies that can be handed out off their heaps."""
         for heap in (self.scheduled, self.leased):
             while (first := self.first(heap)) is not None and heap[0][0] <= now:
                 heapq.heappop(heap)
                 self.place(first, now)
-        copy = self.first(self.ready)
-        if copy is not None:
-            heapq.heappop(self.ready)
-        return copy
+        if self.window is not None:
+            limit = min(limit, flow.room(self.window, now))
+        taken = self._take_from(self.ready, limit) if self.turns is None else self._take_turns(self.turns, limit, now)
+        if self.window is not None:
+            self.window = flow.started(self.window, len(taken), now)
+        return taken
 
-    def next_event_at(self) -> UnixMs | None:
-        """When the next copy falls due or the next lease ends; None where nothing is ahead."""
+    def _take_from(self, heap: list[_Entry], limit: int) -> list[_Copy]:
+        taken: list[_Copy] = []
+        while len(taken) < limit and (copy := self.first(heap)) is not None:
+            heapq.heappop(heap)
+            taken.append(copy)
+        return taken
+
+    def _take_turns(self, turns: Turns, limit: int, now: UnixMs) -> list[_Copy]:
+        leased = [copy for copy in self.copies.values() if _is_leased(copy, now)] if turns.has_concurrency else []
+        in_hand = Counter(group_of(copy.message.tenant) for copy in leased)
+        taken: list[_Copy] = []
+        while len(taken) < limit:
+            groups = turns.next(limit - len(taken), now, in_hand=in_hand, live=self.first)
+            if not groups:
+                break
+            for group in groups:
+                # An entry further down may be void: then this turn is over without a start.
+                copies = self._take_from(turns.ready[group], 1)
+                turns.started(group, len(copies), now)
+                in_hand[group] += len(copies)
+                taken += copies
+        return taken
+
+    def next_event_at(self, now: UnixMs) -> UnixMs | None:
+        """When the next copy falls due, the next lease ends, or a limit allows more; None where nothing is ahead."""
         instants = [heap[0][0] for heap in (self.scheduled, self.leased) if self.first(heap) is not None]
+        if self.turns is not None:
+            instants += self.turns.held.values()
+        if self.window is not None and flow.room(self.window, now) < 1:
+            instants.append(flow.free_at(self.window, now))
         return min(instants, default=None)
 
     def first(self, heap: list[_Entry]) -> _Copy | None:
@@ -117,11 +161,92 @@ class _Queue:
                 waiter.set_result(None)
 
 
+class Turns:
+    """The groups of one fair queue: what of each is ready, whose turn it is, and who is held back by a limit."""
+
+    def __init__(self, queue: str, fair: Mapping[str, Fair]) -> None:
+        self._queue = queue
+        self._served = fair
+        self._scheduler = Scheduler(batch=fair[queue].batch, step_for=self._step_for)
+        self._windows: dict[str, Window] = {}
+        self._mean = 0.0
+        self.ready: dict[str, list[_Entry]] = {}
+        self.held: dict[str, UnixMs] = {}
+
+    @property
+    def _fair(self) -> Fair:
+        # Looked up each time: it may be changed while the broker is open.
+        return self._served[self._queue]
+
+    @property
+    def has_concurrency(self) -> bool:
+        """Whether it matters who has how many in hand."""
+        return self._fair.has_concurrency
+
+    def _step_for(self, group: str) -> int:
+        return self._fair.step_for(group)
+
+    def comes(self, tenant: str | None) -> list[_Entry]:
+        """The heap of this tenant's group, which waits for its turn from now on."""
+        group = group_of(tenant)
+        if group not in self.held:
+            self._scheduler.wait(group)
+        return self.ready.setdefault(group, [])
+
+    def next(
+        self, limit: int, now: UnixMs, *, in_hand: Mapping[str, int], live: Callable[[list[_Entry]], _Copy | None]
+    ) -> list[str]:
+        """Whose messages start next, in order; [] where none may."""
+        self._scheduler.batch = self._fair.batch
+        for group in [group for group, until in self.held.items() if until <= now or self._fair.has_concurrency]:
+            del self.held[group]
+            self._scheduler.wait(group)
+        return self._scheduler.take(limit, lambda group: self._room(group, now, in_hand=in_hand, live=live))
+
+    def _room(
+        self, group: str, now: UnixMs, *, in_hand: Mapping[str, int], live: Callable[[list[_Entry]], _Copy | None]
+    ) -> int:
+        heap = self.ready.get(group, [])
+        if live(heap) is None:
+            self.ready.pop(group, None)
+            return 0
+        room, limit = len(heap), self._fair.concurrency_of(group)
+        if limit is not None and room > 0:
+            room = min(room, limit - in_hand.get(group, 0))
+            if room <= 0:
+                self.held[group] = now + FULL_MS
+        rate = self._fair.rate_of(group)
+        if rate is not None and room > 0:
+            window = self._windows.setdefault(group, Window(rate=rate))
+            window = self._windows[group] = replace(window, rate=rate)
+            room = min(room, flow.room(window, now))
+            if room <= 0:
+                self.held[group] = flow.free_at(window, now)
+        return max(0, room)
+
+    def started(self, group: str, count: int, now: UnixMs) -> None:
+        """So many of the group were handed out."""
+        if group in self._windows:
+            self._windows[group] = flow.started(self._windows[group], count, now)
+
+    def ended(self, tenant: str | None, took_ms: Millis) -> None:
+        """A message was in hand for so long."""
+        if self._fair.cost is not None:
+            cost = max(1.0, took_ms)
+            self._mean = fairness.mean_after(self._mean, cost)
+            self._scheduler.charge(group_of(tenant), cost / self._mean)
+
+
 class MemoryBroker:
     """A `Broker` in memory. One event loop; `renew` from any thread. Closing keeps what is queued."""
 
-    def __init__(self, clock: Clock) -> None:
+    def __init__(
+        self, clock: Clock, *, fair: Mapping[str, Fair] | None = None, rates: Mapping[str, Rate] | None = None
+    ) -> None:
+        """`fair`, `rates`: the queues that are served in turns between tenants, or at a rate."""
         self._clock = clock
+        self._fair = {} if fair is None else fair
+        self._rates = {} if rates is None else rates
         self._queues: dict[str, _Queue] = {}
         self._published = 0
         # Guards every copy: the lease thread renews while the loop receives and settles.
@@ -170,11 +295,12 @@ class MemoryBroker:
             with self._lock:
                 source = self._queue(queue)
                 taken = self._hand_over(source, limit=limit, lease_ms=lease_ms, worker=worker)
-                event_at = source.next_event_at()
+                event_at = source.next_event_at(self._clock.now())
             left_ms = give_up_at - self._clock.monotonic_ms()
             if taken or left_ms <= 0:
                 return taken
-            await self._pause(source, left_ms if event_at is None else min(left_ms, event_at - self._clock.now()))
+            nap_ms = left_ms if event_at is None else min(left_ms, max(1, event_at - self._clock.now()))
+            await self._pause(source, nap_ms)
             if not self._is_open:
                 return []
 
@@ -221,7 +347,8 @@ class MemoryBroker:
     def next_event_at(self) -> UnixMs | None:
         """When the next message of any queue falls due or the next lease ends; None where nothing is ahead."""
         with self._lock:
-            instants = [at for queue in self._queues.values() if (at := queue.next_event_at()) is not None]
+            now = self._clock.now()
+            instants = [at for queue in self._queues.values() if (at := queue.next_event_at(now)) is not None]
         return min(instants, default=None)
 
     async def delete_queue(self, queue: str) -> None:
@@ -242,7 +369,10 @@ class MemoryBroker:
 
     def _queue(self, name: str) -> _Queue:
         if name not in self._queues:
-            self._queues[name] = _Queue(name=name)
+            rate = self._rates.get(name)
+            window = None if rate is None else flow.Window(rate=rate)
+            turns = Turns(name, self._fair) if name in self._fair else None
+            self._queues[name] = _Queue(name=name, turns=turns, window=window)
         return self._queues[name]
 
     def _new_copy(self, outgoing: Outgoing, now: UnixMs) -> _Copy:
@@ -254,7 +384,7 @@ class MemoryBroker:
     def _hand_over(self, queue: _Queue, *, limit: int, lease_ms: Millis, worker: str) -> list[Received]:
         now = self._clock.now()
         taken: list[Received] = []
-        while len(taken) < limit and (copy := queue.next_ready(now)) is not None:
+        for copy in queue.take(limit, now):
             if copy.lease_until is not None:
                 _record_lost_start(copy)
             copy.token += 1
@@ -269,6 +399,8 @@ class MemoryBroker:
         copy = queue.held(settle.lease)
         if copy is None:
             return False
+        if queue.turns is not None:
+            queue.turns.ended(copy.message.tenant, self._clock.now() - copy.started_at)
         copy.lease_until = None
         copy.history += tuple(entry for entry in (settle.lost, settle.entry) if entry is not None)
         match settle.settlement:

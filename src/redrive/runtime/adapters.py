@@ -16,12 +16,15 @@ from urllib.parse import unquote, urlsplit
 
 from redrive.core.doctor import RedisReading
 from redrive.core.live import LiveBroker
+from redrive.core.policy.fair import Fair
+from redrive.core.policy.flow import Rate
 from redrive.core.policy.retry import Retry
 from redrive.core.ports import Clock
 from redrive.core.topology.entry import dead_letter_outgoing
 from redrive.core.topology.model import EMPTY, Topology
 from redrive.errors import ConfigurationError, MissingExtraError, UnsupportedError
 from redrive.runtime.backend import Backend, FileReport
+from redrive.runtime.dead_letter_queues import LetterDocument
 from redrive.runtime.settings import Settings
 
 if TYPE_CHECKING:
@@ -35,9 +38,16 @@ def open_backend(
     settings: Settings,
     topology: Topology = EMPTY,
     retries: Mapping[str, Retry] | None = None,
+    fair: Mapping[str, Fair] | None = None,
+    rates: Mapping[str, Rate] | None = None,
+    documents: Mapping[str, LetterDocument] | None = None,
 ) -> Backend:
     """The adapters behind a URL, not yet opened. `topology`: what a broker with exchanges declares, and how its queues
-    retry. `retries`: the rules of this app's consumers, by queue, for brokers whose messages carry one.
+    retry. `retries`: the rules of this app's consumers, by queue, for brokers whose messages carry one. `documents`:
+    how their dead letters lie in a dead-letter queue of the broker.
+
+    `fair`, `rates`: which of its queues are served in turns between tenants (looked into at each take), and the rates
+    that all workers of a queue share, for brokers that can.
 
     Raises `ConfigurationError` for a scheme nobody knows and `MissingExtraError` where a driver is not installed.
     """
@@ -50,7 +60,18 @@ def open_backend(
             raise ConfigurationError(f'The broker "{masked(url)}" is no URL.', hint=hint)
         raise ConfigurationError(f'No broker speaks "{scheme}://" in "{masked(url)}".', hint=f"Known: {known}.")
     try:
-        return maker(_Wanted(url=url, clock=clock, settings=settings, topology=topology, retries=retries or {}))
+        return maker(
+            _Wanted(
+                url=url,
+                clock=clock,
+                settings=settings,
+                topology=topology,
+                retries=retries or {},
+                fair={} if fair is None else fair,
+                rates=rates or {},
+                documents=documents or {},
+            )
+        )
     except ModuleNotFoundError as error:
         if error.name is None or error.name.split(".")[0] == "redrive":
             raise
@@ -65,6 +86,9 @@ class _Wanted:
     settings: Settings
     topology: Topology
     retries: Mapping[str, Retry]
+    fair: Mapping[str, Fair]
+    rates: Mapping[str, Rate]
+    documents: Mapping[str, LetterDocument]
 
 
 def masked(url: str) -> str:
@@ -108,7 +132,12 @@ def _file(url: str, wanted: _Wanted) -> SqliteFile:
 
     settings = wanted.settings
     return SqliteFile(
-        sqlite_path(url), clock=wanted.clock, durability=settings.durability, lock_timeout_ms=settings.lock_timeout_ms
+        sqlite_path(url),
+        clock=wanted.clock,
+        durability=settings.durability,
+        lock_timeout_ms=settings.lock_timeout_ms,
+        fair=wanted.fair,
+        rates=wanted.rates,
     )
 
 
@@ -171,9 +200,15 @@ def _memory(wanted: _Wanted) -> Backend:
     )
 
     clock = wanted.clock
-    broker, claims, letters = MemoryBroker(clock=clock), MemoryClaimStore(clock=clock), MemoryLetterStore()
+    broker, claims, letters = (
+        MemoryBroker(clock=clock, fair=wanted.fair, rates=wanted.rates),
+        MemoryClaimStore(clock=clock),
+        MemoryLetterStore(),
+    )
     jobs = MemoryJobStore(letters, clock=clock)
-    ledger = OrderedLedger(broker=broker, claims=claims, letters=letters, jobs=jobs, clock=clock)
+    ledger = OrderedLedger(
+        broker=broker, claims=claims, letters=letters, jobs=jobs, clock=clock, documents=wanted.documents
+    )
     return Backend(
         url=wanted.url,
         ledger=ledger,
@@ -244,7 +279,9 @@ def _redis(wanted: _Wanted) -> Backend:
     broker = BullBroker(wanted.url, clock=wanted.clock, options=options)
     claims = RedisClaimStore(wanted.url, clock=wanted.clock)
     letters, jobs = SqliteLetterStore(file), SqliteJobStore(file)
-    ledger = OrderedLedger(broker=broker, claims=claims, letters=letters, jobs=jobs, clock=wanted.clock)
+    ledger = OrderedLedger(
+        broker=broker, claims=claims, letters=letters, jobs=jobs, clock=wanted.clock, documents=wanted.documents
+    )
     return Backend(
         url=masked(wanted.url),
         ledger=ledger,

@@ -13,13 +13,14 @@ from __future__ import annotations
 import asyncio
 import dataclasses
 from collections import Counter
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, MutableMapping, Sequence
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Final, Self, TypeVar
+from typing import TYPE_CHECKING, Any, Final, Literal, Self, TypeVar
 
 from redrive.core.message import Headers
 from redrive.core.policy.catalogue.mail import MailRule
 from redrive.core.policy.classify import Rule
+from redrive.core.policy.fair import Fair
 from redrive.core.policy.flow import BreakerPolicy, RateSpec
 from redrive.core.policy.retry import Retry
 from redrive.core.ports import Clock, Outgoing, Published
@@ -31,6 +32,7 @@ from redrive.runtime.adapters import open_backend
 from redrive.runtime.backend import Backend
 from redrive.runtime.clock import SystemClock
 from redrive.runtime.consumer import DEFAULT, Consumer, Default, make_consumer
+from redrive.runtime.dead_letter_queues import LetterDocument
 from redrive.runtime.events import Events
 from redrive.runtime.outgoing import make_outgoing
 from redrive.runtime.settings import Settings, load_settings
@@ -83,6 +85,8 @@ class Redrive:
         self._closers: list[Callable[[], Awaitable[None]]] = []
         self._backend: Backend | None = None
         self._exchanges: Exchanges | None = None
+        # How the open broker serves the fair queues: it looks here at each take.
+        self.fair: MutableMapping[str, Fair] = {}
         self._opened = 0
         self._opening = asyncio.Lock()
 
@@ -98,6 +102,7 @@ class Redrive:
         timeout: Duration | None = None,
         lease: Duration = "30s",
         rate: RateSpec | None = None,
+        fair_by: Fair | Literal["tenant"] | None = None,
         breaker: BreakerPolicy | Default | None = DEFAULT,
         idempotency: bool = True,
         idempotency_ttl: Duration = "7d",
@@ -109,26 +114,27 @@ class Redrive:
         attempt_field: str | None = None,
         codes: Mapping[str, str] | None = None,
         max_letters: int | None = None,
+        letter_document: LetterDocument | None = None,
     ) -> Callable[[Handler], Handler]:
         """Register the decorated function as the handler of `queue`; the function itself stays as it is.
 
-        `retry`: how often and how far apart (None: `Retry()`). `concurrency`: handlers at once in one process.
-        `process`: run a plain function in a process of its own, where it can be killed. `timeout`: one attempt's
-        limit. `lease`: how long a silent worker keeps a message; renewed while the handler runs. `rate`: starts per
-        time, "100/min" or a number per second. `breaker`: pause on consecutive transient failures (20 unless given);
-        None is off. `idempotency_ttl`: how long a processed key is remembered. `letter_ttl`: when a closed letter may
-        go. `message_ttl`: messages older than this are dead-lettered as EXPIRED. `http_status`: the handler returns a
-        status. `rules`: your own classification, asked first; a `MailRule` speaks of what mail servers answer.
-        `attempt_field`: a top-level JSON field that always shows the true attempt. `codes`: your reason codes for ours.
-        `max_letters`: with more dead letters than this the oldest are written into a file of the folder `archive` (a
-        setting) and removed.
+        `retry`: how often and how far apart. `concurrency`: handlers at once in one process. `process`: run a plain
+        function in a process of its own, where it can be killed. `timeout`: one attempt's limit. `lease`: how long a
+        silent worker keeps a message. `rate`: starts per time, "100/min" or a number per second; of all workers
+        together where the broker can count them. `fair_by`: turns between tenants. `breaker`: pause on consecutive
+        transient failures (20 unless given); None is off. `idempotency_ttl`: how long a processed key is remembered.
+        `letter_ttl`: when a closed letter may go. `message_ttl`: older ones are dead-lettered as EXPIRED.
+        `http_status`: the handler returns a status. `rules`: your own classification, asked first; a `MailRule` speaks
+        of what mail servers answer. `attempt_field`: a top-level JSON field that always shows the true attempt.
+        `codes`: your reason codes for ours. `max_letters`: with more dead letters the oldest go into a file of the
+        folder `archive` (a setting). `letter_document`: how a dead letter lies in a dead-letter queue of the broker, in
+        your system's own words.
 
         Raises `ConfigurationError` naming the argument; nothing is consumed then.
         """
 
         def register(handler: Handler) -> Handler:
-            if queue in self._consumers:
-                raise ConfigurationError(f'The queue "{queue}" has a consumer already.')
+            self._check_free(queue)
             self._consumers[queue] = make_consumer(
                 queue,
                 handler,
@@ -139,6 +145,7 @@ class Redrive:
                 timeout=timeout,
                 lease=lease,
                 rate=rate,
+                fair_by=fair_by,
                 breaker=breaker,
                 idempotency=idempotency,
                 idempotency_ttl=idempotency_ttl,
@@ -150,10 +157,15 @@ class Redrive:
                 attempt_field=attempt_field,
                 codes=codes,
                 max_letters=max_letters,
+                letter_document=letter_document,
             )
             return handler
 
         return register
+
+    def _check_free(self, queue: str) -> None:
+        if queue in self._consumers:
+            raise ConfigurationError(f'The queue "{queue}" has a consumer already.')
 
     def _dead_letter_queue(self, queue: str, given: str | None) -> str | None:
         """Where the topology says a dead message of this queue lies, if it says so."""
@@ -211,16 +223,25 @@ class Redrive:
         """
         async with self._opening:
             if self._backend is None:
+                made = {queue: each.letter_document for queue, each in self._consumers.items()}
                 backend = open_backend(
                     self.settings.broker,
                     clock=self.clock,
                     settings=self.settings,
                     topology=self.wired_topology(),
                     retries={each.queue: each.retry for each in self._consumers.values()},
+                    fair=self._set_fair(),
+                    rates={each.queue: each.rate for each in self._consumers.values() if each.rate is not None},
+                    documents={queue: document for queue, document in made.items() if document is not None},
                 )
                 await backend.open()
                 self._backend = backend
             self._opened += 1
+
+    def _set_fair(self) -> MutableMapping[str, Fair]:
+        self.fair.clear()
+        self.fair.update({each.queue: each.fair for each in self._consumers.values() if each.fair is not None})
+        return self.fair
 
     async def close(self) -> None:
         """Give the connection back."""

@@ -12,10 +12,12 @@ from typing import Any, Final
 
 from redrive.core.policy.catalogue.mail import NO_RULES, MailRows, MailRule, merged
 from redrive.core.policy.classify import Rule
+from redrive.core.policy.fair import Fair, make_fair
 from redrive.core.policy.flow import DEFAULT_BREAKER, BreakerPolicy, Rate, RateSpec, parse_rate
 from redrive.core.policy.retry import Retry
 from redrive.core.units import Duration, Millis, duration_ms
 from redrive.errors import ConfigurationError
+from redrive.runtime.dead_letter_queues import LetterDocument
 from redrive.runtime.decode import Decode, make_decoder
 from redrive.runtime.settings import Settings
 
@@ -65,6 +67,7 @@ class Consumer:
     timeout_ms: Millis | None
     lease_ms: Millis
     rate: Rate | None
+    fair: Fair | None
     breaker: BreakerPolicy | None
     idempotency: bool
     idempotency_ttl_ms: Millis
@@ -77,6 +80,7 @@ class Consumer:
     codes: Mapping[str, str] = field(default_factory=dict)
     mail_rules: MailRows = NO_RULES
     max_letters: int | None = None
+    letter_document: LetterDocument | None = None
 
     @property
     def max_attempts(self) -> int:
@@ -95,6 +99,7 @@ def make_consumer(
     timeout: Duration | None,
     lease: Duration,
     rate: RateSpec | None,
+    fair_by: Fair | str | None,
     breaker: BreakerPolicy | Default | None,
     idempotency: bool,
     idempotency_ttl: Duration,
@@ -106,6 +111,7 @@ def make_consumer(
     attempt_field: str | None,
     codes: Mapping[str, str] | None,
     max_letters: int | None,
+    letter_document: LetterDocument | None,
 ) -> Consumer:
     """Check every argument of `Redrive.consumer` and their relations. Raises `ConfigurationError` naming the field."""
     where = f'consumer "{queue}"'
@@ -129,6 +135,7 @@ def make_consumer(
         timeout_ms=_positive(timeout, f"{where}: timeout"),
         lease_ms=_lease(lease, where),
         rate=None if rate is None else parse_rate(rate, field=f"{where}: rate"),
+        fair=make_fair(fair_by, where),
         breaker=_breaker(breaker, where),
         idempotency=idempotency,
         idempotency_ttl_ms=_required(idempotency_ttl, f"{where}: idempotency_ttl"),
@@ -140,6 +147,7 @@ def make_consumer(
         attempt_field=attempt_field,
         codes=dict(codes or {}),
         max_letters=_max_letters(max_letters, where),
+        letter_document=letter_document,
         mail_rules=merged([*(rule for rule in rules if isinstance(rule, MailRule)), *settings.mail_rules]),
     )
 

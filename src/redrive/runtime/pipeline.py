@@ -94,7 +94,7 @@ class Pipeline:
             worker=worker,
             topology=app.wired_topology() if has_exchanges else EMPTY,
         )
-        self._throttle = Throttle(consumer, app.clock, app.events)
+        self._throttle = Throttle(consumer, app.clock, app.events, shares_rate=app.backend.features.shared_rates)
         self._runner = self._make_runner()
         self._processed: list[Processed] = []
         self._ended: list[Ended] = []

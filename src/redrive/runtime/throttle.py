@@ -22,12 +22,13 @@ NOT_AN_OUTAGE: Final = frozenset({WORKER_LOST})
 class Throttle:
     """The latest bucket, breaker and pace of one consumer in this worker."""
 
-    def __init__(self, consumer: Consumer, clock: Clock, events: Events) -> None:
+    def __init__(self, consumer: Consumer, clock: Clock, events: Events, *, shares_rate: bool = False) -> None:
+        """`shares_rate`: the broker counts the starts of all workers, so this one need not."""
         self._queue = consumer.queue
         self._policy = consumer.breaker
         self._clock = clock
         self._events = events
-        self._bucket = None if consumer.rate is None else flow.full_bucket(consumer.rate, clock.now())
+        self._bucket = None if consumer.rate is None or shares_rate else flow.full_bucket(consumer.rate, clock.now())
         self._breaker = flow.CLOSED
         self._pace = pace.NO_LIMIT
         self._accepted = 0

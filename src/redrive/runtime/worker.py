@@ -23,7 +23,8 @@ from redrive.core.idempotency import Acquired, ClaimState
 from redrive.core.ports import ClaimEnd, End
 from redrive.core.topology.model import consumer_timeout_ms
 from redrive.core.units import Millis
-from redrive.errors import ConfigurationError
+from redrive.errors import ConfigurationError, UnsupportedError
+from redrive.runtime.controls import Controls
 from redrive.runtime.gate import Gate
 from redrive.runtime.hosting import host_process
 from redrive.runtime.leases import LeaseGroup, LeaseKeeper
@@ -120,6 +121,7 @@ class Worker:
 
     async def _consume(self) -> None:
         app, clock = self.app, self.app.clock
+        self._check_fairness()
         self._gate = Gate(clock)
         pipelines = self._pipelines = tuple(
             Pipeline(app, app.consumers[queue], worker=self.name, gate=self._gate) for queue in self.queues
@@ -127,7 +129,14 @@ class Worker:
         keeper = LeaseKeeper(clock)
         for each in pipelines:
             keeper.add(LeaseGroup(each.ledger, each.in_hand, lease_ms=each.consumer.lease_ms, stop=each.request_cancel))
-        upkeep = Upkeep(app.backend, clock, app.events, owner=self.name, interval_ms=app.settings.upkeep_interval_ms)
+        upkeep = Upkeep(
+            app.backend,
+            clock,
+            app.events,
+            owner=self.name,
+            interval_ms=app.settings.upkeep_interval_ms,
+            controls=self._controls(),
+        )
         overflow = Overflow(app, [each.consumer for each in pipelines], owner=self.name)
         beside = [asyncio.create_task(job) for job in (upkeep.run(), overflow.run(), self._expire(keeper))]
         keeper.start()
@@ -145,6 +154,20 @@ class Worker:
             raise
         finally:
             await self._end(keeper, beside)
+
+    def _controls(self) -> Controls | None:
+        """What people may change of this worker's fair queues; None where there is none."""
+        app, store = self.app, self.app.backend.controls
+        own = {queue: fair for queue in self.queues if (fair := app.consumers[queue].fair) is not None}
+        return None if store is None or not own else Controls(store, own=own, live=app.fair, events=app.events)
+
+    def _check_fairness(self) -> None:
+        for consumer in (self.app.consumers[queue] for queue in self.queues):
+            if consumer.fair is not None and not self.app.backend.features.fair:
+                raise UnsupportedError(
+                    f'The broker of consumer "{consumer.queue}" takes no turns between tenants. Nothing was consumed.',
+                    hint="Leave fair_by out, or use a broker that can: sqlite:/// or redis://.",
+                )
 
     def _warn(self) -> None:
         """Say what may surprise somebody later."""

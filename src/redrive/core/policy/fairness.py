@@ -179,7 +179,7 @@ class Scheduler:
     """
 
     def __init__(self, *, batch: int, step_for: Callable[[str], int]) -> None:
-        self._batch = batch
+        self.batch = batch
         self._step_for = step_for
         self._groups: dict[str, _Group] = {}
         self._names: dict[int, str] = {}
@@ -210,7 +210,7 @@ class Scheduler:
         one with none is dropped until `wait` names it again.
         """
         turns = self._first(limit + 1, room)
-        planned = plan(list(turns.values()), self.at, limit=limit, batch=self._batch)
+        planned = plan(list(turns.values()), self.at, limit=limit, batch=self.batch)
         self.at = planned.at
         for number in turns:
             group = self._groups[self._names[number]]
