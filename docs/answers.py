@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final
 
@@ -12,6 +13,8 @@ from redrive.core.alerts import evaluate, rules_of
 from redrive.core.doctor import RedisReading, check_redis
 from redrive.core.letters.letter import ReviewState
 from redrive.core.policy.control import Control
+from redrive.core.policy.fairness import TenantRecord, priority
+from redrive.core.policy.standing import Standing
 from redrive.core.ports import AuditEntry, LetterStats, LetterSummary, Page
 from redrive.core.redrive import JobCounts, JobState
 from redrive.errors import NotFoundError
@@ -55,6 +58,7 @@ def answers() -> dict[str, Any]:
         "`redrive dlq export`": {"file": "letters.jsonl", "letters": 12},
         "`redrive dlq import`": {"dry_run": False, "file": "letters.jsonl", "letters": 12, "added": 10},
         "`redrive dlq prune`": {"dry_run": False, "removed": 12, "spared": 3, "archive": None},
+        "`redrive queues tenants`": views.standings_document("mail", _standings()),
         "`redrive queues limits`": {"limits": [views.control_view_document(_control())]},
         "`redrive alerts`": alerting.look_document(_look()),
         "`redrive alerts --watch`, one line for each turn": alerting.notification_document(
@@ -73,6 +77,15 @@ def answers() -> dict[str, Any]:
         },
         "Any error, on standard error": {"error": {"code": error.code, "text": error.text, "hint": error.hint}},
     }
+
+
+def _standings() -> tuple[Standing, ...]:
+    busy = TenantRecord(last_processed_at=AT, total_processed=90, consecutive_batch_count=3)
+    held = TenantRecord(last_processed_at=AT - 60_000, total_processed=10, rounds_without_processing=4)
+    return (
+        Standing(name="acme", waiting=1_200, record=busy),
+        Standing(name="bolt", waiting=3, record=replace(held, current_priority=priority(4))),
+    )
 
 
 def _control() -> Control:

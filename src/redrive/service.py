@@ -19,6 +19,7 @@ from typing import Any, Final, TypeAlias
 from redrive.core.letters.letter import Letter, ReviewState
 from redrive.core.letters.selection import OPEN_STATES, Selection
 from redrive.core.policy.control import Control, ControlStore, merged
+from redrive.core.policy.standing import Standing
 from redrive.core.ports import AuditEntry, LetterStats, LetterSummary, Page, Published, ReviewChange
 from redrive.core.redrive import JOB_TRANSITIONS, Item, ItemState, Job, JobEvent, JobOptions, JobState, refusal
 from redrive.core.units import Millis, UnixMs
@@ -185,6 +186,13 @@ class Service:
             oldest_ready_at=None if depth is None else depth.oldest_ready_at,
             is_consumed=name in self._app.consumers,
         )
+
+    async def standings(self, queue: str) -> tuple[Standing, ...]:
+        """The tenants of a fair queue that wait or did so lately, the longest backlog first."""
+        look = self._app.backend.standings
+        if look is None:
+            raise UnsupportedError(f'"{self._app.backend.url}" does not know where tenants stand.')
+        return tuple(await look(queue, MAX_PAGE))
 
     async def controls(self) -> tuple[Control, ...]:
         """What people have changed of queues, by queue."""

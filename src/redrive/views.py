@@ -14,6 +14,7 @@ from redrive.backups import Restored
 from redrive.core.letters.letter import Attempt, Letter
 from redrive.core.message import Message
 from redrive.core.policy.control import Control
+from redrive.core.policy.standing import TOP, Standing, monopolising, share_of, starved
 from redrive.core.ports import AuditEntry, LetterStats, LetterSummary, Page
 from redrive.core.redrive import Job
 from redrive.core.units import UnixMs, rfc3339
@@ -240,6 +241,25 @@ def control_view_document(control: Control) -> Document:
         "changed_at": instant(control.changed_at),
         "actor": control.actor,
         "note": control.note,
+    }
+
+
+def standings_document(queue: str, standings: Sequence[Standing], *, top: int = TOP) -> Document:
+    """Tenants of a fair queue; the records under the names of system E."""
+    return {
+        "queue": queue,
+        "tenants": [_standing(each, standings) for each in standings],
+        "starved": [each.name for each in starved(standings, top=top)],
+        "monopolising": [each.name for each in monopolising(standings, top=top)],
+    }
+
+
+def _standing(standing: Standing, standings: Sequence[Standing]) -> Document:
+    return {
+        "tenant": standing.name,
+        "waiting": standing.waiting,
+        "share": round(share_of(standing, standings), 4),
+        **standing.record.document(),
     }
 
 

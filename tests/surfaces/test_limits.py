@@ -1,9 +1,14 @@
-"""`redrive queues limits`: what it changes, shows and refuses."""
+"""`redrive queues limits | tenants`: what they change, show and refuse."""
 
 from __future__ import annotations
 
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
 import pytest
 
+from redrive import Fair
 from redrive.runtime.app import Redrive
 from tests.surfaces.conftest import Cli
 
@@ -52,3 +57,42 @@ async def test_what_cannot_be_is_refused(cli: Cli, shop: Redrive, given: tuple[s
     assert 2 == refused.code
     assert says in refused.err
     assert [] == cli("queues", "limits", *APP, "--json").json["limits"]
+
+
+@pytest.fixture
+async def mail(here: Path) -> AsyncIterator[Redrive]:
+    """A fair queue with a backlog: one tenant had two starts, one had one, one has a rate and is held."""
+    app = Redrive("mail", f"sqlite:///{here / 'mail.db'}")
+
+    @app.consumer("mail", fair_by=Fair(batch=2, rate={"held": "1/h"}))
+    async def send(mail: dict[str, Any]) -> None: ...
+
+    async with app:
+        for tenant, count in (("busy", 5), ("held", 3), ("quiet", 1)):
+            for n in range(count):
+                await app.publish("mail", {"n": n}, tenant=tenant)
+        await app.backend.broker.receive("mail", limit=4, lease_ms=60_000, worker="w", wait_ms=0)
+        yield app
+
+
+async def test_tenants_are_shown_by_who_waits_and_who_gets_most(cli: Cli, mail: Redrive, here: Path) -> None:
+    where = ("--broker", f"sqlite:///{here / 'mail.db'}")
+
+    text, answer = cli("queues", "tenants", "mail", *where), cli("queues", "tenants", "mail", *where, "--json")
+
+    found = {tenant["tenant"]: tenant for tenant in answer.json["tenants"]}
+    assert {"busy": 3, "held": 2, "quiet": 0} == {name: tenant["waiting"] for name, tenant in found.items()}
+    assert {"busy": 2, "held": 1, "quiet": 1} == {name: tenant["totalProcessed"] for name, tenant in found.items()}
+    assert {"busy", "held"} == set(answer.json["starved"])
+    assert "busy" == answer.json["monopolising"][0]
+    assert 0.5 == found["busy"]["share"]
+    assert {"lastProcessedAt", "roundsWithoutProcessing", "currentPriority", "totalProcessed"} <= set(found["busy"])
+    assert "waits longest" in text.out
+    assert "gets most" in text.out
+
+
+async def test_a_queue_that_is_not_fair_has_no_tenants(cli: Cli, shop: Redrive) -> None:
+    shown, answer = cli("queues", "tenants", "orders", *APP), cli("queues", "tenants", "orders", *APP, "--json")
+
+    assert "not a fair queue" in shown.err
+    assert ([], [], []) == tuple(answer.json[name] for name in ("tenants", "starved", "monopolising"))

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import sqlite3
 from collections.abc import Callable, Collection, Sequence
 
 from redrive.core import settlement
 from redrive.core.message import Message
+from redrive.core.policy.standing import Standing
 from redrive.core.ports import Depth, Features, Lease, Outgoing, Published, Received, Settle
 from redrive.core.units import Millis
 from redrive.sqlite import queue as messages
+from redrive.sqlite import turns
 from redrive.sqlite.file import SqliteFile
 from redrive.sqlite.ledger import ABANDONED, FEATURES, check_outgoing
 from redrive.sqlite.receive import receive
@@ -81,6 +84,15 @@ class SqliteBroker:
         """Not known here: leases of the dead end by themselves."""
         _ = workers
         return set()
+
+    async def standings(self, queue: str, *, limit: int) -> list[Standing]:
+        """Tenants of a fair queue, the longest backlog first; [] where it is not fair or not there."""
+
+        def look(connection: sqlite3.Connection) -> list[Standing]:
+            queue_id = messages.find_queue(connection, queue)
+            return [] if queue_id is None else turns.standings(connection, queue_id, limit=limit)
+
+        return await self._file.read(look)
 
     async def delete_queue(self, queue: str) -> None:
         """Remove the queue and every message in it, as an administrator would. Its claims and letters stay."""

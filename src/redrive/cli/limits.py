@@ -1,4 +1,4 @@
-"""`redrive queues limits`."""
+"""`redrive queues limits | tenants`."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ from redrive.cli.prompts import confirm
 
 if TYPE_CHECKING:
     from redrive.core.policy.control import Control
+    from redrive.core.policy.standing import Standing
     from redrive.service import Service
 
 
@@ -79,6 +80,64 @@ def limits(
     if dry_run and not where.is_json:
         say(f'Would change the limits of "{queue}" to this. Nothing was changed.')
     _show([changed], is_json=where.is_json)
+
+
+@spread
+def tenants(
+    queue: Annotated[str, typer.Argument(metavar="QUEUE", help="A fair queue.")],
+    *,
+    top: Annotated[int, typer.Option("--top", min=1, max=1_000, help="Tenants per list.")] = 10,
+    where: Where,
+) -> None:
+    """Show the tenants of a fair queue: who has waited longest, and who got most of what was started.
+
+    \b
+    A tenant with messages is never skipped for long: rounds without service are many only where a limit of its own
+    holds it back. Change that with: redrive queues limits.
+
+    \b
+      redrive queues tenants mail --app mail:app
+      redrive queues tenants mail --app mail:app --json
+    """
+    from redrive.core.policy.standing import monopolising, starved
+
+    found = where.run(lambda service: service.standings(queue))
+    if where.is_json:
+        from redrive.views import standings_document
+
+        print_json(standings_document(queue, found, top=top))
+        return
+    if not found:
+        note(f'Nobody waits in "{queue}", or it is not a fair queue.')
+        return
+    for title, chosen in (("waits longest", starved(found, top=top)), ("gets most", monopolising(found, top=top))):
+        if chosen:
+            _print_standings(title, chosen, found)
+
+
+def _print_standings(title: str, chosen: tuple[Standing, ...], all_of_them: tuple[Standing, ...]) -> None:
+    from redrive.core.policy.standing import share_of
+
+    now = time.time_ns() // 1_000_000
+    columns = (title, "waiting", "started", "share", "last start", "rounds without", "priority", "in a row")
+    table(
+        columns,
+        [
+            (
+                each.name,
+                each.waiting,
+                each.record.total_processed,
+                f"{share_of(each, all_of_them) * 100:.1f} %",
+                ago(each.record.last_processed_at, now),
+                each.record.rounds_without_processing,
+                each.record.current_priority,
+                each.record.consecutive_batch_count,
+            )
+            for each in chosen
+        ],
+        right=columns[1:],
+    )
+    say("")
 
 
 async def _changed(

@@ -94,6 +94,7 @@ queues: Final = typer.Typer(
     rich_markup_mode=None,
 )
 queues.command("list", short_help="What is ready, scheduled, in hand and dead")(storage.list_queues)
+queues.command("tenants", short_help="Who waits too long in a fair queue, and who gets most of it")(limits.tenants)
 queues.command("limits", short_help="Change how tenants take turns, while workers run")(limits.limits)
 app.add_typer(queues, name="queues")
 

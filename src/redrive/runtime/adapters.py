@@ -115,14 +115,16 @@ def _sqlite(wanted: _Wanted) -> Backend:
     )
 
     file = _file(wanted.url, wanted)
+    broker = SqliteBroker(file)
     return Backend(
         url=wanted.url,
         ledger=SqliteLedger(file),
-        broker=SqliteBroker(file),
+        broker=broker,
         claims=SqliteClaimStore(file),
         letters=SqliteLetterStore(file),
         jobs=SqliteJobStore(file),
         controls=SqliteControlStore(file),
+        standings=lambda queue, limit: broker.standings(queue, limit=limit),
         backup=lambda target: asyncio.to_thread(backup, file.path, target),
     )
 

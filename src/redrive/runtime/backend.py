@@ -8,6 +8,7 @@ from pathlib import Path
 
 from redrive.core.letters.letter import Letter
 from redrive.core.policy.control import ControlStore
+from redrive.core.policy.standing import Standing
 from redrive.core.ports import Broker, ClaimStore, Features, JobStore, Ledger, LetterStore
 
 
@@ -30,7 +31,8 @@ class Backend:
     `send_leftovers`: sends at most so many messages that transactions of dead processes left in the store; None where
     they lie in the broker itself. `drop_entries`: takes the entries of letters that are closed or removed out of the
     broker's own dead-letter queues; None where the letter is all there is. `controls`: what people change of queues
-    while workers run; None where nothing can be. `local_store`: the file of this host that
+    while workers run; None where nothing can be. `standings`: of a fair queue, so many tenants, the longest backlog
+    first; None where the broker does not know them. `local_store`: the file of this host that
     keeps claims and letters beside a broker other hosts use too.
     """
 
@@ -44,6 +46,7 @@ class Backend:
     send_leftovers: Callable[[int], Awaitable[int]] | None = None
     drop_entries: Callable[[Sequence[Letter]], Awaitable[None]] | None = None
     controls: ControlStore | None = None
+    standings: Callable[[str, int], Awaitable[Sequence[Standing]]] | None = None
     local_store: str | None = None
 
     @property

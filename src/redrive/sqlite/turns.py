@@ -12,7 +12,6 @@ from __future__ import annotations
 import sqlite3
 from collections import Counter
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from functools import cache
 from itertools import chain
 from typing import Any, Final, NamedTuple
@@ -21,6 +20,7 @@ from redrive.core.policy import fairness, flow
 from redrive.core.policy.fair import Fair
 from redrive.core.policy.fairness import SCALE, Turn, VirtualTime
 from redrive.core.policy.flow import Window
+from redrive.core.policy.standing import Standing
 from redrive.core.units import Millis, UnixMs
 from redrive.sqlite import windows
 from redrive.sqlite.values import numbers, pieces, size_for, text_out, values_list
@@ -263,15 +263,6 @@ def charge(tx: Tx, seqs: list[int], step_for: Callable[[str], int]) -> None:
 
 
 # ---------------------------------------------------------------------------------------------------- looking
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Standing:
-    """One group of a queue, as stored."""
-
-    name: str
-    waiting: int
-    record: fairness.TenantRecord
 
 
 _STANDINGS: Final = (
