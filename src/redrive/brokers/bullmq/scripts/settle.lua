@@ -72,7 +72,11 @@ end
 
 local function again(finish, jobKey)
   local id, token = finish[2], finish[3]
-  local delay = math.max(0, finish[4] + skew - now)
+  -- The caller's clock was cut to whole milliseconds: one more, so that no retry is early by a part of one.
+  local delay = math.max(0, finish[4] + skew - now + 1)
+  if finish[4] + skew <= now then
+    delay = 0
+  end
   local isRequeue = finish[1] == "requeue"
   local fields = fieldsOf(jobKey, finish)
   if delay > 0 then
