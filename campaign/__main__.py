@@ -14,6 +14,7 @@ from typing import Any, Final
 
 from campaign import bomb, claims, deploys, hostile, kills
 from campaign.rabbit import crashes, redrives, systems, worker_kills
+from campaign.redis import storm
 from campaign.stage import CampaignError, Stage, stage
 
 
@@ -45,6 +46,7 @@ CAMPAIGNS: Final[dict[str, Campaign]] = {
     "bomb": _of(bomb),
     "claims": _of(claims),
     "hostile": _of(hostile),
+    "redis-storm": _of(storm),
     "rabbit-worker-kills": _of(worker_kills),
     **_of_each(systems),
     **_of_each(crashes),
