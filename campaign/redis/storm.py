@@ -42,7 +42,7 @@ class Scale:
     patience_s: float = 300
 
 
-FULL: Final = Scale(messages=20_000, worker_kills=20, restarts=3, cuts=20, stuck_s=15)
+FULL: Final = Scale(messages=20_000, worker_kills=20, restarts=3, cuts=20, stuck_s=15, gap_s=(1.5, 5.0))
 SMALL: Final = Scale(messages=600, worker_kills=2, restarts=1, cuts=2, stuck_s=60, gap_s=(0.2, 0.6))
 
 

@@ -179,3 +179,18 @@ async def test_a_publish_that_was_sent_twice_is_there_once(redis: Redis, broker:
 
     assert [b"m-1~2", b"m-1"] == redis.ask("LRANGE", f"bull:{QUEUE}:wait", 0, -1)
     assert ["m-1", "m-1"] == [received.message.id for received in await take(broker)]
+
+
+async def test_what_was_handed_back_unstarted_comes_first_and_in_its_order(redis: Redis, broker: BullBroker) -> None:
+    await broker.publish([outgoing(f"m-{number}") for number in range(4)])
+    first, second, third = await take(broker, limit=3)
+    now = SystemClock().now()
+    handed_back = settlement.Requeue(due_at=now, reason=Reason(code="SHUTDOWN", text="the worker stops"))
+    sent_back = settlement.Requeue(due_at=now, reason=Reason(code="REQUEUED_BY_HANDLER", text="not yet"))
+
+    ends = [(first, handed_back), (second, sent_back), (third, handed_back)]
+    await broker.settle([Settle(lease=each.lease, settlement=end) for each, end in ends])
+
+    again = await take(broker)
+    assert ["m-0", "m-2", "m-3", "m-1"] == [received.message.id for received in again]
+    assert [1, 1, 1, 1] == [received.starts for received in again]

@@ -79,6 +79,8 @@ LOOK_WAIT_MS: Final[Millis] = 5_000
 SETTLE_WAIT_MS: Final[Millis] = 2_000
 RESCUE_EVERY_MS: Final[Millis] = 100
 """An idle receiver looks for leases that have ended; not more often than this."""
+HANDED_BACK: Final = frozenset({"ABANDONED", "CLAIM_UNAVAILABLE", "SHUTDOWN", "SUSPECT_WAITS"})
+"""Reasons of a requeue that have nothing to do with the message."""
 ABANDONED: Final = Reason(code="ABANDONED", text="whoever asked for it has gone")
 
 _PUBLISH_PARTS: Final = (
@@ -325,7 +327,11 @@ class BullBroker:
         self, queue: _Queue, batch: Sequence[Settle], numbers: Sequence[int], *, answers: list[bool]
     ) -> None:
         keys = queue.keys
-        ends = packed([self._end(batch[number]) for number in numbers])
+        now = self._clock.now()
+        back = [number for number in numbers if _goes_back(batch[number], now)]
+        # What is put before all others, the last of it first: so it keeps its order.
+        numbers = [*(number for number in numbers if number not in back), *reversed(back)] if back else numbers
+        ends = packed([self._end(batch[number], now) for number in numbers])
         names = keys.several(*_SETTLE_PARTS)
         told: list[Any] | None = None
         is_again = False
@@ -345,7 +351,7 @@ class BullBroker:
             answers[number] = answer >= 0 or (is_again and answer in _GONE)
         queue.waiter.wake()
 
-    def _end(self, settle: Settle) -> list[Any]:
+    def _end(self, settle: Settle, now: UnixMs) -> list[Any]:
         """One element of ARGV[2] of `settle.lua`."""
         kept: Kept = settle.lease.ref
         token = self._token(settle.lease.token)
@@ -362,7 +368,8 @@ class BullBroker:
                 data = [] if body is None else list(jobs.stored_body(body))
                 return ["retry", kept.id, token, due_at, "", entries, fields, {}, data]
             case settlement.Requeue(due_at=due_at):
-                return ["requeue", kept.id, token, due_at, "", entries, [], {}, []]
+                what = "back" if _goes_back(settle, now) else "requeue"
+                return [what, kept.id, token, due_at, "", entries, [], {}, []]
 
     def renew(self, batch: Sequence[Lease], *, lease_ms: Millis) -> list[bool]:
         """See `Broker.renew`; BullMQ's extendLocks, one call per queue, on a connection for threads."""
@@ -529,6 +536,14 @@ def _event_in(answer: Sequence[Any]) -> float | None:
     if limited_ms > 0:
         return float(limited_ms)
     return float(max(0, due - now)) if due else None
+
+
+def _goes_back(settle: Settle, now: UnixMs) -> bool:
+    """Whether it takes its old place before what waits. What a handler sends back goes behind: it would come again and
+    again.
+    """
+    end = settle.settlement
+    return isinstance(end, settlement.Requeue) and end.reason.code in HANDED_BACK and end.due_at <= now
 
 
 def _ending(kept: Kept, *, is_failed: bool) -> dict[str, Any]:

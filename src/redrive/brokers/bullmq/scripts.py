@@ -21,7 +21,7 @@ _OURS: Final = Path(__file__).with_name("scripts")
 _USES: Final[dict[str, tuple[str, ...]]] = {
     "publish": ("addStandardJob", "addDelayedJob", "addPrioritizedJob"),
     "take": ("moveToActive",),
-    "settle": ("moveToFinished", "moveToDelayed", "retryJob"),
+    "settle": ("moveToFinished", "moveToDelayed", "retryJob", "moveJobFromActiveToWait"),
     "discard": ("removeJob",),
     "rescue": (),
     "beat": (),

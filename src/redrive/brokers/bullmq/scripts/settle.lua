@@ -2,12 +2,12 @@
   Ends deliveries of one queue, each as BullMQ's own scripts do, for whoever holds the job's lock.
 
   The scripts of the package stand before this text as functions of (KEYS, ARGV): moveToFinished, moveToDelayed,
-  retryJob.
+  retryJob, moveJobFromActiveToWait.
 
   KEYS     the queue's: wait active prioritized events stalled limiter delayed paused meta pc marker completed failed
   ARGV[1]  key prefix of the queue
   ARGV[2]  msgpacked list of ends:
-             what      "completed", "failed", "retry", "requeue"
+             what      "completed", "failed", "retry", "requeue" (behind what waits), "back" (before it)
              id        the job's
              token     the lock's
              due       when it may run again, ms of the caller's clock
@@ -93,9 +93,26 @@ local function again(finish, jobKey)
   return answer
 end
 
+local function backToFront(finish, jobKey)
+  local answer = moveJobFromActiveToWait(
+    { KEYS[2], target, KEYS[5], KEYS[8], KEYS[9], KEYS[6], KEYS[3], KEYS[11], KEYS[4] },
+    { finish[2], finish[3], jobKey })
+  if answer < 0 then
+    return answer
+  end
+  local fields = fieldsOf(jobKey, finish)
+  if fields ~= "" then
+    rcall("HSET", jobKey, unpack(cmsgpack.unpack(fields)))
+  end
+  return 0
+end
+
 local function settle(finish)
   local jobKey = prefix .. finish[2]
   local what = finish[1]
+  if what == "back" then
+    return backToFront(finish, jobKey)
+  end
   if what == "retry" or what == "requeue" then
     return again(finish, jobKey)
   end
