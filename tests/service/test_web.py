@@ -80,6 +80,23 @@ async def test_metrics_show_what_lies_in_the_queues(app: Redrive, client: httpx.
     )
 
 
+async def test_the_settings_prefix_is_that_of_every_name(url: str) -> None:
+    app = Redrive("shop", url, settings={"metrics_prefix": ""})
+    async with app, httpx.AsyncClient(transport=httpx.ASGITransport(probes_app(app)), base_url="http://shop") as client:
+        shown = (await client.get("/metrics")).text
+
+    assert (
+        0 == sample(shown, "dlq_size") == sample(shown, "dlq_entries_total") == sample(shown, "dlq_age_seconds_count")
+    )
+    assert "redrive_" not in shown
+
+
+@pytest.mark.parametrize("prefix", ["1x", "a b", "a-b", "ä"])
+def test_a_prefix_no_metric_can_have_is_refused(prefix: str) -> None:
+    with pytest.raises(ConfigurationError, match="metrics_prefix"):
+        Redrive("shop", "memory://", settings={"metrics_prefix": prefix})
+
+
 async def test_only_open_letters_count_as_waiting(app: Redrive, client: httpx.AsyncClient) -> None:
     ids = await put_letters(app, 3)
     await Service(app).review(Selection(ids=tuple(ids[:2])), ReviewState.CLOSED, actor="ann")

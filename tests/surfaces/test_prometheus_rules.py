@@ -11,7 +11,9 @@ from typing import Any
 import pytest
 
 from redrive.core.alerts import RULES, Group, as_yaml, rule_file
-from redrive.runtime.metrics import METRICS
+from redrive.core.letters.ages import AGE_BOUNDS_MS
+from redrive.runtime.events import Events
+from redrive.runtime.metrics import METRICS, Metrics
 from redrive.testing.servers.promtool import installed_promtool
 from tests.surfaces.conftest import Cli
 
@@ -50,6 +52,24 @@ def test_the_rules_as_json_are_a_rule_file_too(cli: Cli, promtool: Path, tmp_pat
     (tmp_path / "rules.json").write_text(cli("metrics", "--json").out)
 
     assert "SUCCESS" in ran(promtool, "check", "rules", "rules.json", folder=tmp_path)
+
+
+def test_promtool_has_no_complaint_about_the_metrics(promtool: Path) -> None:
+    """Names, units, help texts, and the text format itself."""
+    events, metrics = Events(), Metrics()
+    metrics.subscribe(events)
+    events.emit("worker.started", worker="w", queues=["q"], pid=1)
+    events.emit("deliveries.processed", queue="q", durations_ms=[1], attempts=[2], tenants=["a"])
+    events.emit("delivery.dead_lettered", queue="q", attempt=2, error_code="TIMEOUT", reason_code="X", duration_ms=5)
+    events.emit("delivery.retry_scheduled", queue="q", attempt=2, error_code="X", delay_ms=1_000, duration_ms=5)
+    metrics.set_gauges({name: {(): 1} for name in ("dlq_size", "redis_memory_used_bytes", "redis_oom_errors")})
+    metrics.set_histogram("dlq_age_seconds", [1, *[0] * len(AGE_BOUNDS_MS), 3])
+
+    done = subprocess.run(
+        [promtool, "check", "metrics"], input=metrics.render(), capture_output=True, check=False, timeout=120
+    )
+
+    assert (0, b"") == (done.returncode, done.stdout + done.stderr)
 
 
 def series(name: str, values: str, labels: str = "") -> dict[str, str]:
