@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +10,7 @@ import pytest
 
 from redrive import Fair
 from redrive.runtime.app import Redrive
-from tests.surfaces.conftest import Cli
+from tests.surfaces.conftest import Cli, Process
 
 APP = ("--app", "shop:app")
 
@@ -96,3 +96,34 @@ async def test_a_queue_that_is_not_fair_has_no_tenants(cli: Cli, shop: Redrive) 
 
     assert "not a fair queue" in shown.err
     assert ([], [], []) == tuple(answer.json[name] for name in ("tenants", "starved", "monopolising"))
+
+
+FAIR_APP = """
+from redrive import Fair, Redrive
+
+app = Redrive("mail", broker="sqlite:///mail.db")
+
+
+@app.consumer("mail", fair_by=Fair(batch=2))
+async def send(mail: dict) -> None: ...
+"""
+
+
+async def test_workers_in_other_processes_follow(cli: Cli, here: Path, start: Callable[..., Process]) -> None:
+    (here / "mail.py").write_text(FAIR_APP)
+    workers = start("work", "mail:app"), start("work", "mail:app")
+    for worker in workers:
+        await worker.event("worker.started")
+
+    changed = cli(
+        "queues", "limits", "mail", "--batch", "7", "--actor", "ann", "--yes", "--broker", "sqlite:///mail.db"
+    )
+    for worker in workers:
+        await worker.event("queue.limits_changed", queue="mail", batch=7, actor="ann")
+    late = start("work", "mail:app")
+    await late.event("queue.limits_changed", queue="mail", batch=7)
+    back = cli("queues", "limits", "mail", "--reset", "--yes", "--broker", "sqlite:///mail.db")
+    for worker in (*workers, late):
+        await worker.event("queue.limits_changed", queue="mail", batch=2, actor=None)
+
+    assert (0, 0) == (changed.code, back.code)

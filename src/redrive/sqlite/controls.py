@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import json
 import sqlite3
 
-from redrive.core.policy.control import Control, control_document, control_from_document
+from redrive.core.policy.control import Control, control_from_json, control_json
 from redrive.sqlite.values import text_in
 from redrive.sqlite.writer import Tx
 
@@ -17,11 +16,11 @@ def put(tx: Tx, control: Control) -> None:
         return
     tx.execute(
         "INSERT OR REPLACE INTO redrive_control (queue, document) VALUES (?, ?)",
-        (text_in(control.queue), json.dumps(control_document(control))),
+        (text_in(control.queue), control_json(control)),
     )
 
 
 def find_all(connection: sqlite3.Connection) -> list[Control]:
     """All of them, by queue."""
     rows = connection.execute("SELECT document FROM redrive_control ORDER BY queue")
-    return [control_from_document(json.loads(document)) for (document,) in rows]
+    return [control_from_json(document) for (document,) in rows]

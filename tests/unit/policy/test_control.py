@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from redrive.core.policy.control import Control, control_document, control_from_document, controlled, merged
+from redrive.core.policy.control import Control, control_from_json, control_json, controlled, merged
 from redrive.core.policy.fair import Fair
 from redrive.core.policy.flow import parse_rate
 from redrive.errors import ConfigurationError, SchemaTooNewError
@@ -60,11 +60,20 @@ def test_what_cannot_be_is_refused_by_name(given: dict, name: str) -> None:
         Control(queue="mail", **given)
 
 
-def test_a_control_is_a_document_and_comes_back() -> None:
+def test_a_control_is_text_and_comes_back() -> None:
     given = Control(queue="mail", batch=5, rates={"acme": "10/min"}, changed_at=7, actor="ann", note="why")
 
-    assert given == control_from_document(control_document(given))
-    with pytest.raises(SchemaTooNewError):
-        control_from_document({**control_document(given), "schema": 9})
+    assert given == control_from_json(control_json(given))
+
+
+@pytest.mark.parametrize("text", ["", "x", "[]", "1", "{}", '{"schema": 1}', '{"schema": "1"}', b"\xff"])
+def test_what_is_no_control_is_refused(text: str | bytes) -> None:
     with pytest.raises(ConfigurationError):
-        control_from_document({"schema": 1})
+        control_from_json(text)
+
+
+def test_a_control_of_a_newer_redrive_is_refused() -> None:
+    newer = control_json(Control(queue="mail", batch=5)).replace('"schema": 1', '"schema": 2')
+
+    with pytest.raises(SchemaTooNewError):
+        control_from_json(newer)

@@ -8,6 +8,7 @@ every few seconds and goes on with `controlled(fair, control)`. Taking it away b
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, Final, Protocol, TypeAlias
@@ -17,8 +18,6 @@ from redrive.core.policy.fairness import group_of
 from redrive.core.policy.flow import Rate, parse_rate
 from redrive.core.units import UnixMs
 from redrive.errors import ConfigurationError, SchemaTooNewError
-
-Document: TypeAlias = dict[str, Any]
 
 SCHEMA: Final = 1
 MAX_RATES: Final = 1_000
@@ -99,24 +98,27 @@ class ControlStore(Protocol):
         ...
 
 
-def control_document(control: Control) -> Document:
-    """As a JSON object."""
-    return {
-        "schema": SCHEMA,
-        "queue": control.queue,
-        "batch": control.batch,
-        "rates": dict(control.rates),
-        "changed_at": control.changed_at,
-        "actor": control.actor,
-        "note": control.note,
-    }
+def control_json(control: Control) -> str:
+    """As JSON text."""
+    return json.dumps(
+        {
+            "schema": SCHEMA,
+            "queue": control.queue,
+            "batch": control.batch,
+            "rates": dict(control.rates),
+            "changed_at": control.changed_at,
+            "actor": control.actor,
+            "note": control.note,
+        }
+    )
 
 
-def control_from_document(document: Mapping[str, Any]) -> Control:
-    """The control of this document. Raises `ConfigurationError` where it is none, `SchemaTooNewError` where a newer
-    redrive wrote it.
+def control_from_json(text: str | bytes) -> Control:
+    """The control of this text. Raises `ConfigurationError` where it is none, `SchemaTooNewError` where a newer redrive
+    wrote it.
     """
     try:
+        document: dict[str, Any] = json.loads(text)
         if document["schema"] > SCHEMA:
             raise SchemaTooNewError(
                 f"A control has schema {document['schema']}; this redrive reads up to {SCHEMA}.",
@@ -130,5 +132,5 @@ def control_from_document(document: Mapping[str, Any]) -> Control:
             actor=document["actor"],
             note=document["note"],
         )
-    except (KeyError, TypeError, ValueError) as error:
+    except (KeyError, TypeError, ValueError, AttributeError) as error:
         raise ConfigurationError(f"This is no control of a queue: {error!r:.120}.") from error

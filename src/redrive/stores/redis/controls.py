@@ -5,10 +5,9 @@
 
 from __future__ import annotations
 
-import json
 from typing import Final
 
-from redrive.core.policy.control import Control, Controls, control_document, control_from_document
+from redrive.core.policy.control import Control, Controls, control_from_json, control_json
 from redrive.core.ports import Clock
 from redrive.core.units import Millis
 from redrive.redis.address import parse
@@ -36,7 +35,7 @@ class RedisControlStore:
 
     async def put(self, control: Control) -> None:
         """See `ControlStore.put`."""
-        document = json.dumps(control_document(control))
+        document = control_json(control)
         command = (
             ("HDEL", self._key, control.queue) if control.is_empty else ("HSET", self._key, control.queue, document)
         )
@@ -45,4 +44,4 @@ class RedisControlStore:
     async def list(self) -> Controls:
         """See `ControlStore.list`."""
         found = await self._server.command(self._key, "HVALS", self._key, wait_ms=CALL_WAIT_MS)
-        return sorted((control_from_document(json.loads(each)) for each in found), key=lambda each: each.queue)
+        return sorted((control_from_json(each) for each in found), key=lambda each: each.queue)
