@@ -174,6 +174,12 @@ def test_what_several_workers_say_adds_up() -> None:
         last_hour_in([page], prefix="mine_")
 
 
+@pytest.mark.parametrize("page", ["", "<html>\n<p>not here</p>", "a{b", 'x{y="', "a b c d", "\x00"])
+def test_a_page_that_is_no_metrics_is_refused(page: str) -> None:
+    with pytest.raises(ConfigurationError, match="has no redrive_messages_last_hour"):
+        last_hour_in([page], prefix="redrive_")
+
+
 async def test_letters_over_the_maximum_are_told(app: Redrive) -> None:
     """At 10 000 entries nothing is dropped silently: an alert is raised."""
     probes = Probes(app)

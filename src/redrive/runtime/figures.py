@@ -99,7 +99,10 @@ def last_hour_in(pages: Sequence[str], *, prefix: str) -> dict[str, float]:
     """
     found: dict[str, float] = {}
     for page in pages:
-        families = {family.name: family.samples for family in text_string_to_metric_families(page)}
+        try:
+            families = {family.name: family.samples for family in text_string_to_metric_families(page)}
+        except (ValueError, IndexError, KeyError):
+            families = {}  # something else than metrics, which the parser does not always say in one way
         for name in _PAGES:
             samples = families.get(f"{prefix}{name}")
             if not samples:
