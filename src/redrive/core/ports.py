@@ -110,7 +110,8 @@ class Received:
     """One hand-over. `starts`: starts of this copy not handed back, this one included, or None where the broker
     does not count. `history`: what earlier starts left behind, oldest first; a start that never ended is in it as
     INTERRUPTED. `position`: the broker's own mark for this copy (see `letter_id`). `retry`: the producer's own rule,
-    where the message carries one; for consumers that have none.
+    where the message carries one; for consumers that have none. `others`: how many of `starts` were made by workers
+    that are not redrive's, and so stand in no claim.
     """
 
     message: Message
@@ -121,6 +122,7 @@ class Received:
     redelivered: bool = False
     history: tuple[Attempt, ...] = ()
     retry: Retry | None = None
+    others: int = 0
 
 
 @value

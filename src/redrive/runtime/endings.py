@@ -29,7 +29,7 @@ from redrive.core.policy.classify import (
 )
 from redrive.core.policy.decide import WORKER_LOST, decide, decide_start
 from redrive.core.policy.failure import Failure, FailureKind
-from redrive.core.ports import Clock, End, Taken
+from redrive.core.ports import Clock, End, Received, Taken
 from redrive.core.settlement import Reason
 from redrive.core.signals import DeadLetter, Requeue, RetryLater, Signal
 from redrive.core.text import cut_head
@@ -89,13 +89,19 @@ class Endings:
         """The number of the start this delivery is."""
         received, verdict = taken.received, taken.verdict
         if type(verdict) is Acquired and (received.starts is not None or not received.message.headers):
-            return verdict.attempts  # what `attempt_number` says too: the usual case, once for every message
+            # What `attempt_number` says too: the usual case, once for every message.
+            return verdict.attempts + self._made_elsewhere(received, verdict) if received.others else verdict.attempts
         return attempt_number(
             claim=verdict if isinstance(verdict, Acquired) else None,
             starts=received.starts,
             headers=received.message.headers,
             queue=self._consumer.queue,
         )
+
+    @staticmethod
+    def _made_elsewhere(received: Received, verdict: Acquired) -> int:
+        """Starts that the claim cannot know. One that it knows as lost may have been found lost by others too."""
+        return max(0, received.others - (verdict.lost is not None)) if verdict.cycle == 0 else 0
 
     def before_start(self, delivery: Delivery, now: UnixMs) -> Ended | None:
         """The end of a delivery whose handler must not run; None: run it."""
