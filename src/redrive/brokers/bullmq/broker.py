@@ -513,14 +513,17 @@ def _received(queue: str, item: Sequence[Any], *, number: int, until: UnixMs) ->
     name = item[0].decode("utf-8", "surrogateescape")
     job = _pairs(item[1])
     options = job.get(b"opts", b"{}")
+    starts, history = jobs.starts_of(job), jobs.history_of(job)
     return Received(
         message=jobs.message_of(name, job),
         lease=Lease(queue=queue, ref=Kept(name, options), token=number),
         lease_until=until,
-        starts=jobs.starts_of(job),
+        starts=starts,
         position=name,
         redelivered=b"stc" in job,
-        history=jobs.history_of(job),
+        history=history,
+        # Every start of redrive's that failed or was lost left an entry.
+        others=max(0, starts - 1 - len(history)),
         # What redrive made carries its publisher's idea of it, for Node's workers.
         retry=None if b"rd" in job else retry_of(options),
     )
