@@ -94,6 +94,21 @@ METRICS: Final[Mapping[str, MetricType]] = {
     "tenant_jobs_processed": MetricType(
         kind="gauge", text="Deliveries processed by tenant; beyond the busiest, all are other.", labels=("company",)
     ),
+    "tenant_current_priority": MetricType(
+        kind="gauge",
+        text="Of a fair queue: 5 for who is served in turn, down to 1 for who is rounds behind; other: the lowest.",
+        labels=("company",),
+        is_read=True,
+    ),
+    "tenant_consecutive_batch": MetricType(
+        kind="gauge", text="Of a fair queue: starts in a row up to now.", labels=("company",), is_read=True
+    ),
+    "tenant_rounds_without_processing": MetricType(
+        kind="gauge",
+        text="Of a fair queue: rounds in which the others were served and this tenant was not; other: the most.",
+        labels=("company",),
+        is_read=True,
+    ),
     "breaker_state": MetricType(kind="gauge", text="0 closed, 1 half open, 2 open.", labels=("queue",)),
     "consumer_paused": MetricType(
         kind="gauge", text="1 while consuming is paused because broker or store is away.", labels=("queue",)

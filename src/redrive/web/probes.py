@@ -7,7 +7,7 @@ is away.
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from importlib.metadata import version
 from typing import Final
@@ -19,6 +19,7 @@ from starlette.routing import BaseRoute, Mount, Route
 
 from redrive.core.doctor import memory_of
 from redrive.core.letters.selection import OPEN_STATES, Selection
+from redrive.core.policy.fairness import TenantRecord
 from redrive.core.units import Millis
 from redrive.errors import ConfigurationError, RedriveError
 from redrive.runtime.adapters import read_server, server_url
@@ -35,6 +36,17 @@ LETTERS_SHARE: Final = 0.05
 SERVER_EVERY_MS: Final[Millis] = 10_000
 """A Redis server is asked for its memory no more often than this: it is a connection each time."""
 CONTENT_TYPE: Final = "text/plain; version=1.0.0; charset=utf-8"
+
+
+TENANTS_READ: Final = 200
+"""Tenants of one queue that are looked at, those with the longest backlogs."""
+
+_TENANT_GAUGES: Final[dict[str, tuple[Callable[[float, float], float], Callable[[TenantRecord], float]]]] = {
+    "tenant_current_priority": (min, lambda record: record.current_priority),
+    "tenant_consecutive_batch": (max, lambda record: record.consecutive_batch_count),
+    "tenant_rounds_without_processing": (max, lambda record: record.rounds_without_processing),
+}
+"""Which of two values is the worse one, and where it comes from. *Source*: systems.md E, Metrics."""
 
 
 class Probes:
@@ -106,6 +118,23 @@ class Probes:
                 counts[queue, state] = getattr(depth, state)
             ages[(queue,)] = 0.0 if depth.oldest_ready_at is None else max(0, now - depth.oldest_ready_at) / 1_000
         self.metrics.set_gauges({"queue_depth": counts, "queue_oldest_ready_age_seconds": ages})
+        await self._read_tenants()
+
+    async def _read_tenants(self) -> None:
+        """Of all fair queues: who waits, and how far behind; a tenant of several queues as in the worst of them."""
+        read = self._app.backend.standings
+        queues = list(self._app.fair)[:QUEUES_SHOWN]
+        if read is None or not queues:
+            return
+        found = [standing for queue in queues for standing in await read(queue, TENANTS_READ)]
+        found.sort(key=lambda each: (each.record.rounds_without_processing, each.waiting), reverse=True)
+        gauges: dict[str, dict[Labels, float]] = {name: {} for name in _TENANT_GAUGES}
+        for place, standing in enumerate(found):
+            labels = (label_text(standing.name) if place < TENANTS_SHOWN else OTHER,)
+            for name, (worst, value) in _TENANT_GAUGES.items():
+                own = value(standing.record)
+                gauges[name][labels] = worst(gauges[name].get(labels, own), own)
+        self.metrics.set_gauges(gauges)
 
     async def _read_letters(self) -> None:
         now = self._app.clock.now()

@@ -1,0 +1,1 @@
+"""What turns between tenants promise, measured: a quiet tenant's waiting time beside a backlog, and what it costs."""

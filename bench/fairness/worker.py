@@ -1,0 +1,44 @@
+"""One worker process: python -m bench.fairness.worker URL FAIR HANDLER_MS CONCURRENCY OUT. Ends on SIGTERM.
+
+OUT gets one line for each message: tenant, when it was published, when its handler began (ms of the wall clock, which
+all processes of one machine share); and at the end the processor time of the whole process.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import sys
+import time
+from pathlib import Path
+from typing import Final
+
+from redrive import Delivery, Fair, Redrive, Settings
+
+QUEUE: Final = "bench"
+
+
+def main() -> int:
+    """Work until told to stop, then write what was seen."""
+    url, fair, handler_ms, concurrency, out = sys.argv[1:]
+    app = Redrive("bench", settings=Settings(broker=url, log_level="error"))
+    seen: list[tuple[str, float, float]] = []
+    pause_s = float(handler_ms) / 1_000
+    ready = Path(f"{out}.ready")
+
+    @app.consumer(QUEUE, fair_by=Fair() if fair == "fair" else None, concurrency=int(concurrency))
+    async def handle(payload: dict[str, float], delivery: Delivery) -> None:
+        seen.append((delivery.tenant or "-", payload["at"], time.time() * 1_000))
+        if pause_s:
+            await asyncio.sleep(pause_s)
+
+    app.events.subscribe(lambda event: ready.touch() if event.name == "worker.started" else None)
+    code = app.worker(owns_process=True).main()
+    times = os.times()
+    Path(out).write_text(json.dumps({"seen": seen, "cpu_s": times.user + times.system}))
+    return code
+
+
+if __name__ == "__main__":
+    sys.exit(main())
