@@ -14,6 +14,7 @@ from datetime import timedelta
 from redrive import Delivery, Redrive, Rule
 from redrive.ingest import Gateway
 
+from .documents import dead_letter_event
 from .downstream import Downstream, PayloadRefused
 from .messages import CourierEvent, build_message
 from .policy import DLQ_QUEUE, MAIN_QUEUE, policy_from, sources_from
@@ -43,6 +44,7 @@ app.mount("/webhooks", gateway)
     letter_ttl=timedelta(days=policy.dlq_ttl_days),
     rules=[Rule(PayloadRefused, "permanent", "VALIDATION_FAILED")],
     attempt_field="attempt",
+    letter_document=dead_letter_event,
 )
 def deliver(event: CourierEvent, delivery: Delivery) -> None:
     """Hand one event to the service behind. What it raises decides: retried, or dead-lettered with the reason."""

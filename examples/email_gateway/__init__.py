@@ -11,12 +11,13 @@ environment variable (see README.md beside this file); the policy is read once, 
 import asyncio
 import os
 
-from redrive import Delivery, Redrive
-from redrive.mail import Failed, MailCause, Recipients, RecipientState
+from redrive import DeadLetter, Delivery, Redrive
+from redrive.mail import Failed, MailCause, Recipients, RecipientState, classify_event
 
+from .documents import dead_letter_entry
 from .logs import subscribe_log
 from .messages import EmailJob, mail_of
-from .names import QUEUE
+from .names import EVENTS_QUEUE, QUEUE
 from .outbox import Outbox
 from .policy import policy_from
 from .sending import sender_from
@@ -34,12 +35,14 @@ app = Redrive("email-gateway", broker=os.environ.get("REDRIVE_BROKER", "sqlite:/
     retry=policy.retry(),
     concurrency=policy.concurrency,
     rate=policy.rate,
+    fair_by=policy.fair(),
     breaker=None,
     idempotency_ttl="30d",
     message_ttl=policy.lifetime,
     dead_letter_queue=policy.dlq_name,
     letter_ttl=policy.letter_ttl,
     max_letters=policy.dlq_max_size,
+    letter_document=dead_letter_entry,
 )
 async def send(job: EmailJob, delivery: Delivery) -> None:
     """Send one mail to those of its recipients who did not get it yet, and mark its row once nobody waits."""
@@ -64,6 +67,17 @@ async def send(job: EmailJob, delivery: Delivery) -> None:
     if failure is not None:
         raise Failed(failure)
     await asyncio.to_thread(outbox.mark_sent, job.outbox_id)
+
+
+@app.consumer(EVENTS_QUEUE, idempotency_ttl="30d")
+async def learn(event: bytes) -> None:
+    """What SES told later, with its envelope or without: addresses that are bad, or complained, get no more mail."""
+    verdicts = classify_event(event)
+    if not verdicts:
+        raise DeadLetter("this is no event of SES that speaks of a recipient", code="NO_SES_EVENT")
+    for verdict in verdicts:
+        if verdict.suppress and verdict.failure is not None:
+            await asyncio.to_thread(outbox.suppress, verdict.recipient, f"{verdict.cause}: {verdict.failure.text}")
 
 
 async def not_suppressed(recipients: Recipients) -> Recipients:

@@ -9,3 +9,6 @@ QUEUE: Final = "email:send"
 the broker's, and people see this name everywhere.
 """
 DLQ_NAME: Final = "email:send:dlq"
+
+EVENTS_QUEUE: Final = "email:events"
+"""Bounces and complaints, as SES tells them. Ours: the system itself takes none in."""

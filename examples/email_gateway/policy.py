@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import timedelta
 
-from redrive import ConfigurationError, Exponential, Retry
+from redrive import ConfigurationError, Exponential, Fair, Retry
 
 from .names import DLQ_NAME
 
@@ -44,6 +44,12 @@ class Policy:
             cap_before_jitter=True,
         )
         return Retry(max_attempts=self.max_attempts, backoff=backoff)
+
+    def fair(self) -> Fair | None:
+        """Turns between tenants; None where they are switched off. What a broker does inside with priorities is its
+        own; the numbers of the round robin are what the metrics report.
+        """
+        return Fair(batch=self.max_jobs_per_tenant_batch) if self.enable_round_robin else None
 
     @property
     def rate(self) -> str:

@@ -11,7 +11,7 @@ import pytest
 
 from tests import redis as redis_servers
 from tests.rabbit import NEW, OLD, Rabbit, server_of
-from tests.systems.mail_gateway import Here, gateway
+from tests.systems.mail_gateway import Here, gateway, on_redis
 
 EMBEDDED = "embedded"
 
@@ -49,4 +49,4 @@ def here(request: pytest.FixtureRequest, tmp_path: Path) -> Here:
     if request.param == EMBEDDED:
         return partial(gateway, tmp_path)
     server = redis_servers.empty_server(request.param)
-    return partial(gateway, tmp_path, REDRIVE_BROKER=server.url, REDRIVE_STORE=f"sqlite:///{tmp_path}/letters.db")
+    return partial(gateway, tmp_path, **on_redis(server.url, tmp_path))

@@ -22,6 +22,15 @@ DLQ = "email:send:dlq"
 FAST = {"BASE_DELAY_MS": "1", "LIMITER_MAX": "100000"}
 
 
+def on_redis(url: str, folder: Path) -> dict[str, str]:
+    """The variables of a gateway on this server."""
+    return {
+        "REDRIVE_BROKER": url,
+        "REDRIVE_STORE": f"sqlite:///{folder}/letters.db",
+        "ENABLE_ROUND_ROBIN": "false",
+    }
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Gateway:
     """The example, its worker, and the servers it sends to."""

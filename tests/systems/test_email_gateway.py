@@ -18,8 +18,9 @@ from redrive import ConfigurationError
 from redrive.core.letters.letter import ReviewState
 from redrive.runtime.archive import letters_in
 from redrive.service import Service
+from tests import redis as redis_servers
 from tests.systems.loading import example
-from tests.systems.mail_gateway import DLQ, QUEUE, Here
+from tests.systems.mail_gateway import DLQ, QUEUE, Here, gateway, on_redis
 
 A, B, C, D = (f"{name}@x.example" for name in "abcd")
 
@@ -224,8 +225,8 @@ async def test_of_five_hundred_mails_three_hundred_are_sent_and_two_hundred_wait
         await at.run.until(lambda: at.run.named("lane.held"))
 
         async def is_quiet() -> bool:
-            [depth] = await at.system.app.backend.broker.depths([QUEUE])
-            return (0, 200) == (depth.leased, depth.ready + depth.scheduled)
+            depths = {depth.queue: depth for depth in await at.system.app.backend.broker.depths([QUEUE])}
+            return (0, 200) == (depths[QUEUE].leased, depths[QUEUE].ready + depths[QUEUE].scheduled)
 
         await at.until_holds(is_quiet)
         marked = {row.id for row in at.system.outbox.rows() if row.status == "SENT"}
@@ -235,6 +236,33 @@ async def test_of_five_hundred_mails_three_hundred_are_sent_and_two_hundred_wait
     assert [] == [*at.run.named("delivery.dead_lettered"), *at.run.named("delivery.retry_scheduled")]
     assert "quota" == at.run.named("lane.held")[0]["cause"]
     assert allowance.refused <= 150
+
+
+def test_turns_are_taken_as_the_variables_say() -> None:
+    from examples.email_gateway.policy import policy_from
+
+    fair = policy_from({"MAX_JOBS_PER_TENANT_BATCH": "7"}).fair()
+
+    assert fair is not None
+    assert ("tenant", 7) == (fair.by, fair.batch)
+    assert None is policy_from({"ENABLE_ROUND_ROBIN": "false"}).fair()
+
+
+async def test_no_tenant_has_more_than_three_in_a_row_while_another_waits(tmp_path: Path) -> None:
+    async with gateway(tmp_path, WORKER_CONCURRENCY="1", LIMITER_MAX="1", LIMITER_DURATION_MS="300") as at:
+        await at.enqueue("first")
+        noisy = [f"n-{n}" for n in range(20)]
+        quiet = [f"q-{n}" for n in range(4)]
+        for company, ids in (("noisy", noisy), ("quiet", quiet)):
+            for row_id in ids:
+                at.system.outbox.add(company, (A,), id=row_id)
+        await at.enqueue()
+        await at.sent(*quiet)
+
+    order = [str(mail.message["message-id"])[1] for mail in at.smtp.mails]
+    last = max(at for at, who in enumerate(order) if who == "q")
+    rows = "".join(order[order.index("n") : last])
+    assert "nnnn" not in rows
 
 
 # ------------------------------------------------------------------------------------------------ several recipients
@@ -356,6 +384,22 @@ async def test_the_dead_letter_entry_has_the_systems_own_fields(here: Here) -> N
     assert {"outboxId": "o-1", "companyId": "acme", "to": [A]}.items() <= entry["originalData"].items()
     assert entry["enqueuedAt"] == entry["originalData"]["enqueuedAt"]
     json.dumps(entry)
+
+
+@pytest.mark.parametrize("version", [redis_servers.OLD, redis_servers.NEW])
+async def test_in_redis_the_entry_is_the_data_of_a_job_in_the_dead_letter_queue(version: str, tmp_path: Path) -> None:
+    """Where Node and its dashboards find it: `bull:email-send-dlq`."""
+    server = redis_servers.empty_server(version)
+    async with gateway(tmp_path, **on_redis(server.url, tmp_path)) as at:
+        at.smtp.refuse("rcpt", "550 5.1.1 user unknown")
+        await at.enqueue("o-1")
+        [letter] = await at.dead()
+        [entry] = await at.system.app.backend.broker.peek(DLQ, limit=10)
+        jobs = [key.decode() for key in server.ask("KEYS", "bull:email-send-dlq:*")]
+        data = [server.ask("HGET", key, "data") for key in jobs if server.ask("TYPE", key) in (b"hash", "hash")]
+
+    assert at.system.dead_letter_entry(letter) == json.loads(entry.body)
+    assert any(b'"outboxId"' in (found or b"") and b'"lastFailureReason"' in found for found in data)
 
 
 @pytest.mark.parametrize("change", [{"lastFailureReason": " "}, {"lastFailureReason": None}, {"failedAttempts": 0}])

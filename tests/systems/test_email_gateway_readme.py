@@ -16,18 +16,18 @@ import pytest
 from tests import redis as redis_servers
 from tests.surfaces.conftest import clean_environment
 from tests.systems.conftest import EMBEDDED
+from tests.systems.mail_gateway import on_redis
 from tests.systems.test_readmes import PATIENCE_S, ROOT, commands, free_port, run, started
 
 NAME = "email_gateway"
+RUNBOOKS = ("redrive dlq", "redrive queues", "redrive doctor", "redrive publish")
 
 
 def place_of(kind: str, folder: Path) -> dict[str, str]:
     """The variables of the gateway, with its files in this folder."""
-    store = f"sqlite:///{folder}/redrive.db"
-    broker = store if kind == EMBEDDED else redis_servers.empty_server(kind).url
+    embedded = {"REDRIVE_BROKER": f"sqlite:///{folder}/redrive.db"}
     return {
-        "REDRIVE_BROKER": broker,
-        "REDRIVE_STORE": store,
+        **(embedded if kind == EMBEDDED else on_redis(redis_servers.empty_server(kind).url, folder)),
         "OUTBOX_FILE": str(folder / "outbox.db"),
         "BASE_DELAY_MS": "20",
     }
@@ -61,10 +61,10 @@ def test_the_story_and_every_runbook_work_as_they_are_typed(kind: str, tmp_path:
     environment = {**place_of(kind, tmp_path), "SMTP_PORT": str(smtp)}
     typed = commands(NAME)
     added = [line for line in typed if ".outbox add" in line]
-    runbooks = [line for line in typed if line.startswith(("redrive dlq", "redrive queues", "redrive doctor"))]
+    runbooks = [line for line in typed if line.startswith(RUNBOOKS)]
     if kind == EMBEDDED:
         runbooks = [line for line in runbooks if "doctor" not in line]
-    assert (3, 9) == (len(added), len(runbooks) + (kind == EMBEDDED))
+    assert (3, 10) == (len(added), len(runbooks) + (kind == EMBEDDED))
 
     with local_servers(smtp, tmp_path), started(NAME, environment, tmp_path, port=0):
         assert [] == failures([*added], environment, tmp_path)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import json
 from datetime import UTC, datetime
 from email import message_from_bytes
 from pathlib import Path
@@ -107,6 +108,35 @@ async def test_a_connection_lost_after_the_request_is_not_blindly_repeated(tmp_p
     [told] = at.run.named("delivery.retry_scheduled")
     assert ("SES_OUTCOME_UNKNOWN", True) == (told["error_code"], told["delay_ms"] >= 900_000)
     assert 1 == len(at.ses.mails)
+
+
+async def test_an_address_that_bounced_or_complained_gets_no_more_mail(here: Here) -> None:
+    """Case ML-03, where it leads to."""
+    bounced = {"emailAddress": A, "status": "5.1.1", "diagnosticCode": "smtp; 550 5.1.1 user unknown"}
+    bounce = {
+        "notificationType": "Bounce",
+        "bounce": {"bounceType": "Permanent", "bounceSubType": "General", "bouncedRecipients": [bounced]},
+    }
+    full = {
+        "notificationType": "Bounce",
+        "bounce": {
+            "bounceType": "Transient",
+            "bounceSubType": "MailboxFull",
+            "bouncedRecipients": [{"emailAddress": B}],
+        },
+    }
+    async with here() as at:
+        await at.system.app.publish("email:events", {"Type": "Notification", "Message": json.dumps(bounce)})
+        await at.system.app.publish("email:events", full)
+        await at.system.app.publish("email:events", {"hello": 1})
+        await at.run.until(lambda: at.run.processed("email:events") == 2)
+        await at.enqueue("o-1", to=(A, B))
+        await at.sent("o-1")
+        await at.enqueue("o-2", to=(A,))
+        await at.run.until(lambda: len(at.run.named("delivery.dead_lettered")) == 2)
+
+    assert [(B,)] == [mail.recipients for mail in at.smtp.mails]
+    assert {"NO_SES_EVENT", "SMTP_550"} == {each["reason_code"] for each in at.run.named("delivery.dead_lettered")}
 
 
 def test_a_signature_is_the_one_that_aws_publishes_for_its_example() -> None:
