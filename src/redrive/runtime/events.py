@@ -204,7 +204,7 @@ EVENTS: Final[Mapping[str, EventType]] = {
     ),
     "store.is_local": EventType(
         level=Level.WARN,
-        text="Claims and letters lie in a file of this host: workers on other hosts do not see them",
+        text="What is kept beside the broker lies in a file of this host: workers on other hosts do not see it",
         fields={"store": "the file", "broker": "URL of the broker, masked"},
     ),
     "consumer.outlasts_broker": EventType(
