@@ -106,4 +106,10 @@ async def tell_refused(before: Recipients, after: Recipients, delivery: Delivery
             await asyncio.to_thread(outbox.suppress, one.address, f"{MailCause.BAD_RECIPIENT}: {one.text}")
 
 
+async def close_outbox() -> None:
+    """Give the outbox's file back with the app."""
+    outbox.close()
+
+
+app.on_close(close_outbox)
 subscribe_log(app)

@@ -73,13 +73,14 @@ class Row:
 
 
 class Outbox:
-    """The table in its own SQLite file. Every method is one short transaction and may be called from any thread."""
+    """The table in its own SQLite file, opened when it is first used. Every method is one short transaction and may be
+    called from any thread.
+    """
 
     def __init__(self, path: Path) -> None:
+        self._path = path
         self._lock = threading.Lock()
-        self._file = sqlite3.connect(path, check_same_thread=False, timeout=30, isolation_level=None)
-        self._file.execute("PRAGMA journal_mode = WAL")
-        self._file.executescript(SCHEMA)
+        self._opened: sqlite3.Connection | None = None
 
     @classmethod
     def from_environment(cls, environment: Mapping[str, str]) -> Outbox:
@@ -87,8 +88,20 @@ class Outbox:
         return cls(Path(environment.get("OUTBOX_FILE", "").strip() or DEFAULT_FILE))
 
     def close(self) -> None:
-        """Give the file back."""
-        self._file.close()
+        """Give the file back; the next use opens it again."""
+        with self._lock:
+            opened, self._opened = self._opened, None
+            if opened is not None:
+                opened.close()
+
+    @property
+    def _file(self) -> sqlite3.Connection:
+        """The connection; only under the lock."""
+        if self._opened is None:
+            self._opened = sqlite3.connect(self._path, check_same_thread=False, timeout=30, isolation_level=None)
+            self._opened.execute("PRAGMA journal_mode = WAL")
+            self._opened.executescript(SCHEMA)
+        return self._opened
 
     def add(self, company_id: str, recipients: Sequence[str], **mail: str) -> str:
         """A mail to be sent; its id. `mail`: subject, text, sender, id."""

@@ -30,7 +30,7 @@ A, B, C, D = (f"{name}@x.example" for name in "abcd")
 def test_every_default_is_the_systems_own(tmp_path: Path) -> None:
     with example("email_gateway", OUTBOX_FILE=str(tmp_path / "o.db")) as system:
         policy, consumer = system.policy, system.app.consumers[QUEUE]
-        system.outbox.close()
+    assert [] == list(tmp_path.iterdir()), "nothing is opened when the module is imported"
 
     assert {
         "max_attempts": 5,
