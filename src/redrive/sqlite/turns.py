@@ -14,11 +14,11 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from functools import cache
 from itertools import chain
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 
 from redrive.core.policy import fairness, flow
 from redrive.core.policy.fair import Fair
-from redrive.core.policy.fairness import SCALE, Turn, VirtualTime
+from redrive.core.policy.fairness import SCALE, VirtualTime
 from redrive.core.policy.flow import Window
 from redrive.core.policy.standing import Standing
 from redrive.core.units import Millis, UnixMs
@@ -39,6 +39,7 @@ GROUPS_PER_STEP: Final = 64
 """Groups whose messages are found by one statement; made for powers of two, so that few of them stay prepared."""
 
 _GROUP: Final = "COALESCE(m.turn_group, m.tenant, '-')"
+# Virtual time, and of the first waiting groups: id, name, place, waiting, and the first message.
 _NEXT: Final = (
     "SELECT f.virtual_now, f.last_turn, f.run, t.id, t.name, t.place, t.waiting, (SELECT r.seq FROM "  # noqa: S608 - constants
     "redrive_turn_ready r WHERE r.turn_id = t.id ORDER BY r.priority, r.due_at, r.seq LIMIT 1) FROM redrive_fair f "
@@ -96,46 +97,29 @@ def choose(tx: Tx, queue_id: int, fair: Fair, *, limit: int) -> list[int]:
     """The messages (seq) that start next, in order; their groups have moved on by it. Take them in this transaction."""
     if limit < 1:
         return []
-    limits = _Limits(tx, queue_id, fair)
-    at, groups = _waiting(tx, queue_id, limits, limit=limit)
-    turns = [Turn(group.place, group.id, group.room, fair.step_for(group.name)) for group in groups]
-    planned = fairness.plan(turns, at, limit=limit, batch=fair.batch)
-    if not planned.starts:
+    limits = _Limits(tx, queue_id, fair) if fair.has_rates or fair.has_concurrency else None
+    rows = _next(tx, queue_id, limit + 1)
+    at = VirtualTime(*rows[0][:3])
+    if rows[0][3] is None:
         return []
+    rooms = {row[3]: row[6] for row in rows} if limits is None else {}
+    while limits is not None and len(rooms) < len(rows):
+        # Where some were held, those behind them come into view.
+        rooms = limits.rooms(rows)
+        rows = rows if len(rooms) == len(rows) else _next(tx, queue_id, limit + 1)
+        if rows[0][3] is None:
+            return []
+    steps = {row[3]: fair.step_for(text_out(row[4])) for row in rows} if fair.weights else {}
+    turns = [(row[5], row[3], rooms[row[3]], steps.get(row[3], SCALE)) for row in rows]
+    planned = fairness.plan(turns, at, limit=limit, batch=fair.batch)
     counts = Counter(planned.starts)
     _move(tx, planned.places, counts)
     tx.execute(_MOVE_TIME, (*planned.at, queue_id))
     if planned.at.now // _FORGET_EVERY != at.now // _FORGET_EVERY:
         tx.execute(_FORGET, (queue_id, at.now))
-    limits.count({group.name: counts[group.id] for group in groups if counts[group.id]})
-    return _seqs(tx, planned.starts, counts, heads={group.id: group.head for group in groups})
-
-
-class _Group(NamedTuple):
-    id: int
-    name: str
-    place: int
-    room: int
-    head: int
-
-
-def _waiting(tx: Tx, queue_id: int, limits: _Limits, *, limit: int) -> tuple[VirtualTime, list[_Group]]:
-    """Virtual time, and the first groups that may start something: one more than `limit`, if there are so many."""
-    rows = _next(tx, queue_id, limit + 1)
-    at = VirtualTime(*rows[0][:3])
-    found: list[_Group] = []
-    while rows and rows[0][3] is not None:
-        for _, _, _, number, name, place, waiting, head in rows:
-            group = text_out(name)
-            room = limits.room(number, group, waiting)
-            if room > 0:
-                found.append(_Group(number, group, place, room, head))
-        if len(found) == len(rows) or not limits.is_any:
-            break
-        # Some were held: those behind them come into view.
-        found.clear()
-        rows = _next(tx, queue_id, limit + 1)
-    return at, found
+    if limits is not None:
+        limits.count({text_out(row[4]): counts[row[3]] for row in rows if row[3] in counts})
+    return _seqs(tx, planned.starts, counts, heads={row[3]: row[7] for row in rows})
 
 
 def _next(tx: Tx, queue_id: int, limit: int) -> list[Any]:
@@ -197,7 +181,6 @@ class _Limits:
         self._fair = fair
         self._windows: dict[str, Window] = {}
         self._in_hand: dict[str, int] = {}
-        self.is_any = fair.has_rates or fair.has_concurrency
         if fair.has_rates:
             tx.execute(_LET_HELD_GO, (queue_id, tx.now))
         if fair.has_concurrency:
@@ -205,10 +188,12 @@ class _Limits:
             rows = tx.execute(_IN_HAND, (queue_id, tx.now)).fetchall()
             self._in_hand = {text_out(name): count for name, count in rows}
 
-    def room(self, number: int, name: str, waiting: int) -> int:
-        """How many of this group may start now; where there is none, it is held."""
-        if not self.is_any:
-            return waiting
+    def rooms(self, rows: Sequence[Any]) -> dict[int, int]:
+        """How many of each of these groups may start now; one without room is held and left out."""
+        found = {row[3]: self._room(row[3], text_out(row[4]), row[6]) for row in rows}
+        return {number: room for number, room in found.items() if room > 0}
+
+    def _room(self, number: int, name: str, waiting: int) -> int:
         limit, rate = self._fair.concurrency_of(name), self._fair.rate_of(name)
         if limit is not None:
             waiting = min(waiting, limit - self._in_hand.get(name, 0))

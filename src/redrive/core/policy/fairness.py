@@ -104,29 +104,30 @@ class Plan(NamedTuple):
     at: VirtualTime
 
 
-def plan(turns: Sequence[Turn], at: VirtualTime, *, limit: int, batch: int) -> Plan:
+def plan(turns: Sequence[Turn | tuple[int, int, int, int]], at: VirtualTime, *, limit: int, batch: int) -> Plan:
     """The next `limit` starts, or all there is room for.
 
     Of the waiting groups it needs only the first `limit` + 1 by (place, number): each start moves one of them, and the
     limit in a row needs one to pass to.
     """
-    heap = list(turns)
+    heap: list[tuple[int, int, int, int]] = list(turns)
     heapq.heapify(heap)
     now, last, run = at
     starts: list[int] = []
     places: dict[int, int] = {}
     while heap and len(starts) < limit:
         turn = heapq.heappop(heap)
-        if run >= batch and turn.number == last and heap:
+        if run >= batch and turn[1] == last and heap:
             turn = heapq.heapreplace(heap, turn)
         place, number, room, step = turn
-        now = max(now + LEAST_ADVANCE, place)
+        now += LEAST_ADVANCE
+        now = max(now, place)
         run = run + 1 if number == last else 1
         last = number
         starts.append(number)
         places[number] = moved = place_after(place, step, now)
         if room > 1:
-            heapq.heappush(heap, Turn(moved, number, room - 1, step))
+            heapq.heappush(heap, (moved, number, room - 1, step))
     return Plan(starts, places, VirtualTime(now, last, run))
 
 
