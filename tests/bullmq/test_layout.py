@@ -194,3 +194,12 @@ async def test_what_was_handed_back_unstarted_comes_first_and_in_its_order(redis
     again = await take(broker)
     assert ["m-0", "m-2", "m-3", "m-1"] == [received.message.id for received in again]
     assert [1, 1, 1, 1] == [received.starts for received in again]
+
+
+async def test_large_bodies_go_and_come_in_parts(redis: Redis, broker: BullBroker) -> None:
+    large = b'"%s"' % (b"x" * 3_000_000)
+
+    await broker.publish([outgoing(f"m-{number}", body=large) for number in range(4)])
+    taken = [len(await take(broker)) for _ in range(3)]
+
+    assert [2, 2, 0] == taken

@@ -37,9 +37,10 @@ from typing import Any, Final
 
 from redrive.brokers.bullmq import jobs, scripts
 from redrive.brokers.bullmq.fleet import SUSPECT_MS, Fleet, rescue_args, rescue_keys
-from redrive.brokers.bullmq.jobs import Kept
+from redrive.brokers.bullmq.jobs import Kept, keepable
 from redrive.brokers.bullmq.keys import MAX_PRIORITY, Keys, Names, job_id_of, registry
 from redrive.brokers.bullmq.retrying import retry_of
+from redrive.brokers.bullmq.settling import body_bytes, end_of, goes_back
 from redrive.brokers.bullmq.waiting import PATIENCE_MS, Waiter
 from redrive.core import settlement
 from redrive.core.message import Message
@@ -74,13 +75,13 @@ MAX_TAKEN: Final = 100
 """Jobs in one hand-over: a script of Redis holds up all others, and one job costs it some 30 µs."""
 MAX_SENT: Final = 200
 """Jobs in one script that adds or ends them."""
+MAX_SENT_BYTES: Final = 4 * 1024 * 1024
+"""Of bodies in one script, and of jobs in one hand-over, unless a single one is larger."""
 LOOK_WAIT_MS: Final[Millis] = 5_000
 """How long a look at a queue waits for a connection."""
 SETTLE_WAIT_MS: Final[Millis] = 2_000
 RESCUE_EVERY_MS: Final[Millis] = 100
 """An idle receiver looks for leases that have ended; not more often than this."""
-HANDED_BACK: Final = frozenset({"ABANDONED", "CLAIM_UNAVAILABLE", "SHUTDOWN", "SUSPECT_WAITS"})
-"""Reasons of a requeue that have nothing to do with the message."""
 ABANDONED: Final = Reason(code="ABANDONED", text="whoever asked for it has gone")
 
 _PUBLISH_PARTS: Final = (
@@ -90,6 +91,8 @@ _TAKE_PARTS: Final = (
     "wait", "active", "prioritized", "events", "stalled", "limiter", "delayed", "paused", "meta", "pc", "marker",
 )  # fmt: skip
 _SETTLE_PARTS: Final = (*_TAKE_PARTS, "completed", "failed")
+_DATA, _FIELDS = 2, 6
+"""Where a job that is to be added has its body and its fields."""
 _GONE: Final = frozenset({-1, -2})
 """Answers to an end that was sent before: no job, no lock."""
 
@@ -179,7 +182,7 @@ class BullBroker:
         for number, outgoing in enumerate(batch):
             _check(outgoing)
             by_queue[outgoing.queue].append(self._job(outgoing, f"{mark}.{number}"))
-        parts = [(self._queue(queue), part) for queue, found in by_queue.items() for part in _parts(found, MAX_SENT)]
+        parts = [(self._queue(queue), part) for queue, found in by_queue.items() for part in _parts(found, _job_bytes)]
         await self._registered(by_queue)
         await _all([self._publish_part(queue.keys, part) for queue, part in parts])
         return [Published()] * len(batch)
@@ -199,7 +202,7 @@ class BullBroker:
             options["priority"] = priority
         name = message.properties.type or outgoing.queue
         due_at = outgoing.due_at or 0
-        return [job_id, _text(name), data, options, due_at, priority, jobs.fields_of(message, job_id, kind), mark]
+        return [job_id, keepable(name), data, options, due_at, priority, jobs.fields_of(message, job_id, kind), mark]
 
     async def _publish_part(self, keys: Keys, part: Sequence[Any]) -> None:
         args: list[Argument] = [keys.base, packed(part), self._clock.now()]
@@ -277,7 +280,11 @@ class BullBroker:
         asked_at = self._clock.now()
         try:
             answer = await self._server.run(
-                self._scripts.take, keys.several(*_TAKE_PARTS), [keys.base, limit, options], wait_ms=0, again=False
+                self._scripts.take,
+                keys.several(*_TAKE_PARTS),
+                [keys.base, limit, options, MAX_SENT_BYTES],
+                wait_ms=0,
+                again=False,
             )
         except LinkLost as lost:
             source.unheard.append(token)
@@ -318,7 +325,7 @@ class BullBroker:
             [
                 self._settle_part(self._queue(queue), batch, part, answers=answers)
                 for queue, numbers in by_queue.items()
-                for part in _parts(numbers, MAX_SENT)
+                for part in _parts(numbers, lambda number: body_bytes(batch[number]))
             ]
         )
         return answers
@@ -328,10 +335,10 @@ class BullBroker:
     ) -> None:
         keys = queue.keys
         now = self._clock.now()
-        back = [number for number in numbers if _goes_back(batch[number], now)]
+        back = [number for number in numbers if goes_back(batch[number], now)]
         # What is put before all others, the last of it first: so it keeps its order.
         numbers = [*(number for number in numbers if number not in back), *reversed(back)] if back else numbers
-        ends = packed([self._end(batch[number], now) for number in numbers])
+        ends = packed([end_of(batch[number], self._token(batch[number].lease.token), now=now) for number in numbers])
         names = keys.several(*_SETTLE_PARTS)
         told: list[Any] | None = None
         is_again = False
@@ -350,26 +357,6 @@ class BullBroker:
                 raise refused(self._server.where, Refusal(str(answer)), fate="It is still in hand.")
             answers[number] = answer >= 0 or (is_again and answer in _GONE)
         queue.waiter.wake()
-
-    def _end(self, settle: Settle, now: UnixMs) -> list[Any]:
-        """One element of ARGV[2] of `settle.lua`."""
-        kept: Kept = settle.lease.ref
-        token = self._token(settle.lease.token)
-        entries = [jobs.entry_json(entry) for entry in (settle.lost, settle.entry) if entry is not None]
-        match settle.settlement:
-            case settlement.Ack():
-                return ["completed", kept.id, token, 0, "null", [], [], _ending(kept, is_failed=False), []]
-            case settlement.DeadLetter(reason=reason):
-                ending = _ending(kept, is_failed=True)
-                fields = _stack(settle) if ending["keepJobs"]["count"] != 0 else []
-                return ["failed", kept.id, token, 0, _text(reason.text), entries, fields, ending, []]
-            case settlement.Retry(due_at=due_at, reason=reason, body=body):
-                fields = ["failedReason", _text(reason.text), *_stack(settle)]
-                data = [] if body is None else list(jobs.stored_body(body))
-                return ["retry", kept.id, token, due_at, "", entries, fields, {}, data]
-            case settlement.Requeue(due_at=due_at):
-                what = "back" if _goes_back(settle, now) else "requeue"
-                return [what, kept.id, token, due_at, "", entries, [], {}, []]
 
     def renew(self, batch: Sequence[Lease], *, lease_ms: Millis) -> list[bool]:
         """See `Broker.renew`; BullMQ's extendLocks, one call per queue, on a connection for threads."""
@@ -541,30 +528,6 @@ def _event_in(answer: Sequence[Any]) -> float | None:
     return float(max(0, due - now)) if due else None
 
 
-def _goes_back(settle: Settle, now: UnixMs) -> bool:
-    """Whether it takes its old place before what waits. What a handler sends back goes behind: it would come again and
-    again.
-    """
-    end = settle.settlement
-    return isinstance(end, settlement.Requeue) and end.reason.code in HANDED_BACK and end.due_at <= now
-
-
-def _ending(kept: Kept, *, is_failed: bool) -> dict[str, Any]:
-    attempts, keep = jobs.ending_of(kept.options, is_failed=is_failed)
-    return {"attempts": attempts, "keepJobs": dict(keep), "maxMetricsSize": ""}
-
-
-def _stack(settle: Settle) -> list[str]:
-    """The last trace, as BullMQ keeps traces: the history has them all."""
-    trace = None if settle.entry is None else settle.entry.traceback
-    return [] if trace is None else ["stacktrace", jobs.trace_json(trace)]
-
-
-def _text(text: str) -> str:
-    """What UTF-8 can hold of it."""
-    return text.encode("utf-8", "replace").decode()
-
-
 def _bytes(name: str) -> bytes:
     return name.encode("utf-8", "surrogatepass")
 
@@ -573,9 +536,23 @@ def _name(name: bytes) -> str:
     return name.decode("utf-8", "surrogatepass")
 
 
-def _parts(elements: Sequence[Any], size: int) -> Iterator[Sequence[Any]]:
-    for start in range(0, len(elements), size):
-        yield elements[start : start + size]
+def _job_bytes(job: Sequence[Any]) -> int:
+    return len(job[_DATA]) + sum(map(len, job[_FIELDS]))
+
+
+def _parts(elements: Sequence[Any], bytes_of: Callable[[Any], int]) -> Iterator[Sequence[Any]]:
+    """The elements in parts that one script may have: not too many, not too large."""
+    part: list[Any] = []
+    size = 0
+    for element in elements:
+        added = bytes_of(element)
+        if part and (len(part) == MAX_SENT or size + added > MAX_SENT_BYTES):
+            yield part
+            part, size = [], 0
+        part.append(element)
+        size += added
+    if part:
+        yield part
 
 
 async def _all(steps: Sequence[Any]) -> None:

@@ -274,3 +274,8 @@ def timestamp_of(job: Mapping[bytes, bytes]) -> UnixMs:
 def trace_json(trace: str) -> str:
     """The field `stacktrace` with this one trace."""
     return json.dumps([trace])
+
+
+def keepable(text: str) -> str:
+    """What UTF-8 can hold of it."""
+    return text.encode("utf-8", "replace").decode()

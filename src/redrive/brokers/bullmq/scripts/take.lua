@@ -8,6 +8,7 @@
   ARGV[1]  key prefix of the queue
   ARGV[2]  at most how many
   ARGV[3]  msgpacked options of moveToActive: token, lockDuration, name
+  ARGV[4]  no more jobs once those taken have so many bytes
 
   Returns {server's ms, wait ms until the rate limit allows more or 0, next due ms or 0, is paused or full,
            {id, fields}, {id, fields}, ...}.
@@ -16,6 +17,7 @@ local keys = { unpack(KEYS) }
 keys[1] = targetOf(KEYS[9], KEYS[1], KEYS[8])
 local now = serverNow()
 local taken = { now, 0, 0, 0 }
+local size = 0
 for _ = 1, tonumber(ARGV[2]) do
   local moved = guarded(moveToActive, keys, { ARGV[1], now, ARGV[3] })
   if moved["err"] then
@@ -37,5 +39,11 @@ for _ = 1, tonumber(ARGV[2]) do
     redis.call("HDEL", ARGV[1] .. moved[2], "defa")
   end
   taken[#taken + 1] = { moved[2], moved[1] }
+  for _, value in ipairs(moved[1]) do
+    size = size + #value
+  end
+  if size > tonumber(ARGV[4]) then
+    break
+  end
 end
 return taken

@@ -1,0 +1,59 @@
+"""The ends of deliveries as `settle.lua` takes them."""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+from redrive.brokers.bullmq import jobs
+from redrive.brokers.bullmq.jobs import Kept, keepable
+from redrive.core import settlement
+from redrive.core.ports import Settle
+from redrive.core.units import UnixMs
+
+HANDED_BACK: Final = frozenset({"ABANDONED", "CLAIM_UNAVAILABLE", "SHUTDOWN", "SUSPECT_WAITS"})
+"""Reasons of a requeue that have nothing to do with the message."""
+
+
+def end_of(settle: Settle, token: str, *, now: UnixMs) -> list[Any]:
+    """One element of ARGV[2] of `settle.lua`. `token`: the lock's."""
+    kept: Kept = settle.lease.ref
+    entries = [jobs.entry_json(entry) for entry in (settle.lost, settle.entry) if entry is not None]
+    match settle.settlement:
+        case settlement.Ack():
+            return ["completed", kept.id, token, 0, "null", [], [], _ending(kept, is_failed=False), []]
+        case settlement.DeadLetter(reason=reason):
+            ending = _ending(kept, is_failed=True)
+            fields = _stack(settle) if ending["keepJobs"].get("count") != 0 else []
+            return ["failed", kept.id, token, 0, keepable(reason.text), entries, fields, ending, []]
+        case settlement.Retry(due_at=due_at, reason=reason, body=body):
+            fields = ["failedReason", keepable(reason.text), *_stack(settle)]
+            data = [] if body is None else list(jobs.stored_body(body))
+            return ["retry", kept.id, token, due_at, "", entries, fields, {}, data]
+        case settlement.Requeue(due_at=due_at):
+            what = "back" if goes_back(settle, now) else "requeue"
+            return [what, kept.id, token, due_at, "", entries, [], {}, []]
+
+
+def goes_back(settle: Settle, now: UnixMs) -> bool:
+    """Whether it takes its old place before what waits. What a handler sends back goes behind: it would come again and
+    again.
+    """
+    end = settle.settlement
+    return isinstance(end, settlement.Requeue) and end.reason.code in HANDED_BACK and end.due_at <= now
+
+
+def body_bytes(settle: Settle) -> int:
+    """Of the body that this end writes."""
+    end = settle.settlement
+    return len(end.body) if isinstance(end, settlement.Retry) and end.body is not None else 0
+
+
+def _ending(kept: Kept, *, is_failed: bool) -> dict[str, Any]:
+    attempts, keep = jobs.ending_of(kept.options, is_failed=is_failed)
+    return {"attempts": attempts, "keepJobs": dict(keep), "maxMetricsSize": ""}
+
+
+def _stack(settle: Settle) -> list[str]:
+    """The last trace, as BullMQ keeps traces: the history has them all."""
+    trace = None if settle.entry is None else settle.entry.traceback
+    return [] if trace is None else ["stacktrace", jobs.trace_json(trace)]
