@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import time
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -132,3 +134,24 @@ def test_a_reply_of_megabytes_is_cut_before_it_is_read() -> None:
     found = classify_reply("550-no such user " * 10**6 + "\r\n" + "550 x\r\n" * 10**5)
 
     assert len(found.failure.text.encode()) <= 4_096
+
+
+@pytest.mark.parametrize(
+    ("reply", "limit_ms"),
+    [
+        ("550 5.1.1 <x@example.org> user unknown", 0.5),
+        ("554 nothing known of this at all, with a text that says little and is of an average length or so", 0.5),
+        ("550-" + "account user mailbox address " * 30 + "\r\n" + "550-x\r\n" * 90 + "550 x", 50),
+        (("550-" + "account " * 120 + "\r\n") * 200 + "550 x", 50),
+        ("550 " + "a" * 10**6, 50),
+    ],
+)
+def test_a_reply_is_classified_in_microseconds_and_a_hostile_one_in_milliseconds(reply: str, limit_ms: float) -> None:
+    """The best of many, so that a busy machine changes nothing: measured 0.02, 0.07, 4, 5 and 4 ms."""
+    taken = []
+    for _ in range(50):
+        started = time.perf_counter()
+        classify_reply(reply)
+        taken.append(time.perf_counter() - started)
+
+    assert min(taken) * 1_000 < limit_ms

@@ -76,6 +76,9 @@ class MailVerdict:
 MAX_CODES: Final = 1_024
 """Combinations of codes whose rows are remembered."""
 
+MAX_ASKED_CHARS: Final = 4_096
+"""So much of a reply's text is held against the rows: a server says what it means at the beginning."""
+
 MAX_LINES: Final = 100
 MAX_LINE_CHARS: Final = 1_000
 """RFC 5321 §4.5.3.1.5 allows 512 octets a line; beyond these limits a reply is cut."""
@@ -138,7 +141,9 @@ def classify_reply(reply: str | bytes | Reply, *, code: int | None = None, rules
     digit = int((parsed.enhanced or str(parsed.code))[0])
     if digit == 2:  # noqa: PLR2004 - a success in the enhanced code says nothing about a failure
         digit = parsed.code // 100
-    answer = Answer(code=parsed.code, enhanced=parsed.enhanced or "", text=parsed.text.lower(), digit=digit)
+    answer = Answer(
+        code=parsed.code, enhanced=parsed.enhanced or "", text=parsed.text[:MAX_ASKED_CHARS].lower(), digit=digit
+    )
     if not parsed.is_consistent:
         text = cut(parsed.text) or "an empty reply"
         return _verdict(BROKEN, answer, parsed, code="SMTP_PROTOCOL_ERROR", text=text)
