@@ -8,6 +8,7 @@ jobs live in that store.
 from __future__ import annotations
 
 import asyncio
+import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -92,13 +93,17 @@ class _Wanted:
 
 
 def masked(url: str) -> str:
-    """The URL with its password hidden, for logs and messages."""
+    """The URL with its passwords hidden, for logs and messages."""
     parts = urlsplit(url)
+    if "password=" in parts.query:
+        parts = parts._replace(query=_PASSWORD_OPTION.sub(r"\1***", parts.query))
     if parts.password is None:
-        return url
+        return parts.geturl() if "password=" in parts.query else url
     host = parts.netloc.rpartition("@")[2]
     return parts._replace(netloc=f"{parts.username or ''}:***@{host}").geturl()
 
+
+_PASSWORD_OPTION: Final = re.compile(r"(password=)[^&]*")
 
 # ---------------------------------------------------------------------------------------------------- one file
 
