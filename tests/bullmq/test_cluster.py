@@ -53,6 +53,8 @@ def until(is_it: object) -> None:
 
 
 async def test_bq07_a_cluster_without_a_hash_tag_is_refused(cluster: list[RedisNode]) -> None:
+    with pytest.raises(ConfigurationError, match=r"\{bull\}"):
+        await BullBroker(cluster[0].url, clock=SystemClock(), options={QUEUE: {}}).open()
     broker = BullBroker(cluster[0].url, clock=SystemClock())
     await broker.open()
     try:

@@ -82,6 +82,11 @@ def parse(url: str) -> Address:
     authority, _, path = place.partition("/")
     login, at, hosts = authority.rpartition("@")
     user, colon, password = login.partition(":")
+    if at and not colon and user:
+        raise ConfigurationError(
+            "The Redis URL has a user and no password.",
+            hint="Write redis://:password@host or redis://user:password@host.",
+        )
     options = _options(query)
     is_tls = scheme == "rediss"
     for name in _TLS_OPTIONS:
@@ -92,7 +97,7 @@ def parse(url: str) -> Address:
         hosts=_hosts(hosts, SENTINEL_PORT if sentinel else PORT),
         database=_database(path),
         user=unquote(user) if at and colon and user else None,
-        password=(unquote(password) if colon else unquote(user)) if at and login else None,
+        password=unquote(password) if at and colon else None,
         prefix=_prefix(options),
         sentinel=sentinel,
         sentinel_password=options.get("sentinel_password") or None,

@@ -151,10 +151,13 @@ class BullBroker:
         `BrokerUnavailableError`; nothing is left open then.
         """
         await self._server.open()
-        self._is_open = True
-        if self._server.is_cluster:
-            for queue in self._queues:
+        try:
+            for queue in self._options:
                 self._check_slots(self._names.keys(queue))
+        except ConfigurationError:
+            await self._server.close()
+            raise
+        self._is_open = True
 
     async def close(self) -> None:
         """Disconnect; whoever waits returns empty-handed. May be called twice."""

@@ -77,6 +77,10 @@ def check_queue(name: str) -> None:
             f'"{name}" cannot be the name of a BullMQ queue: it is empty or holds a colon. Nothing was changed.',
             hint='A colon of redrive\'s names is a hyphen there: "email:send" is "email-send".',
         )
+    try:
+        name.encode()
+    except UnicodeEncodeError:
+        raise ConfigurationError(f"{name!r:.120} cannot be the name of a BullMQ queue: it is no text.") from None
 
 
 @lru_cache(maxsize=4_096)
