@@ -108,6 +108,15 @@ class FairnessContract(Contract):
         for start in range(0, 120, 3):
             assert {"a", "b", "c"} == set(order[start : start + 3])
 
+    async def test_a_tenant_that_was_away_is_not_paid_for_it(self, broker: Broker) -> None:
+        await self.publish(broker, ["busy"] * 100)
+        await self.drain(broker, limit=5, most=60)
+        await self.publish(broker, ["away"] * 30)
+
+        order = [each.message.tenant for each in await self.drain(broker, limit=5, most=20)]
+
+        assert {"busy": 10, "away": 10} == pytest.approx(dict(Counter(order)), abs=1)
+
     @pytest.mark.parametrize("limit", [1, 7, 50])
     async def test_never_more_in_a_row_than_the_batch_while_another_waits(self, broker: Broker, limit: int) -> None:
         await self.publish(broker, ["four"] * 80 + ["one"] * 20, queue=WEIGHTED)
