@@ -10,7 +10,9 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
+from redrive.brokers.bullmq.broker import BullBroker
 from redrive.core.letters.letter import Letter
+from redrive.runtime.clock import SystemClock
 from redrive.testing.mail import SesEndpoint, SmtpServer
 from tests.systems.loading import PATIENCE_S, Running, example, running
 
@@ -23,11 +25,12 @@ FAST = {"BASE_DELAY_MS": "1", "LIMITER_MAX": "100000"}
 
 
 def on_redis(url: str, folder: Path) -> dict[str, str]:
-    """The variables of a gateway on this server."""
+    """The variables of a gateway on this server; in turns as soon as its broker can take turns."""
+    takes_turns = BullBroker(url, clock=SystemClock()).features.fair
     return {
         "REDRIVE_BROKER": url,
         "REDRIVE_STORE": f"sqlite:///{folder}/letters.db",
-        "ENABLE_ROUND_ROBIN": "false",
+        "ENABLE_ROUND_ROBIN": "true" if takes_turns else "false",
     }
 
 

@@ -248,8 +248,10 @@ def test_turns_are_taken_as_the_variables_say() -> None:
     assert None is policy_from({"ENABLE_ROUND_ROBIN": "false"}).fair()
 
 
-async def test_no_tenant_has_more_than_three_in_a_row_while_another_waits(tmp_path: Path) -> None:
-    async with gateway(tmp_path, WORKER_CONCURRENCY="1", LIMITER_MAX="1", LIMITER_DURATION_MS="300") as at:
+async def test_no_tenant_has_more_than_three_in_a_row_while_another_waits(here: Here) -> None:
+    async with here(WORKER_CONCURRENCY="1", LIMITER_MAX="1", LIMITER_DURATION_MS="300") as at:
+        if at.system.app.consumers[QUEUE].fair is None:
+            pytest.skip("this broker takes no turns")
         await at.enqueue("first")
         noisy = [f"n-{n}" for n in range(20)]
         quiet = [f"q-{n}" for n in range(4)]
