@@ -13,7 +13,7 @@ from __future__ import annotations
 import asyncio
 import heapq
 import threading
-from collections import Counter
+from collections import Counter, deque
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Final, TypeAlias, assert_never
@@ -224,6 +224,14 @@ class Turns:
                 self.held[group] = flow.free_at(window, now)
         return max(0, room)
 
+    def ordered(self, ready: Sequence[_Copy]) -> list[_Copy]:
+        """These copies, which are ready, in the order in which turns would be taken."""
+        groups: dict[str, deque[_Copy]] = {}
+        for copy in ready:
+            groups.setdefault(group_of(copy.message.tenant), deque()).append(copy)
+        starts = self._scheduler.preview({name: len(copies) for name, copies in groups.items()})
+        return [groups[name].popleft() for name in starts]
+
     def started(self, group: str, count: int, now: UnixMs) -> None:
         """So many of the group were handed out."""
         if group in self._windows:
@@ -365,7 +373,11 @@ class MemoryBroker:
         now = self._clock.now()
         source = self._queues.get(queue)
         waiting = [] if source is None else [copy for copy in source.copies.values() if not _is_leased(copy, now)]
-        return sorted(waiting, key=lambda copy: _hand_over_order(copy, now))
+        ordered = sorted(waiting, key=lambda copy: _hand_over_order(copy, now))
+        if source is None or source.turns is None:
+            return ordered
+        ready = [copy for copy in ordered if _ready_at(copy) <= now]
+        return [*source.turns.ordered(ready), *ordered[len(ready) :]]
 
     def _queue(self, name: str) -> _Queue:
         if name not in self._queues:

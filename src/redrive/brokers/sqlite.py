@@ -73,8 +73,10 @@ class SqliteBroker:
 
     async def peek(self, queue: str, *, limit: int) -> list[Message]:
         """See `Broker.peek`. Of a dead-letter queue: the messages of its open letters."""
-        now = self._file.clock.now()
-        return await self._file.read(lambda connection: messages.peek(connection, queue, limit=limit, now=now))
+        now, fair = self._file.clock.now(), self._file.fair.get(queue)
+        return await self._file.read(
+            lambda connection: messages.peek(connection, queue, limit=limit, now=now, fair=fair)
+        )
 
     async def discard(self, queue: str, is_gone: Callable[[Message], bool], *, limit: int) -> int:
         """See `Broker.discard`; one commit. Letters are no messages: of a dead-letter queue nothing goes."""

@@ -15,6 +15,7 @@ from redrive.core import settlement
 from redrive.core.letters.letter import Attempt, AttemptOutcome
 from redrive.core.message import Message
 from redrive.core.policy import flow
+from redrive.core.policy.fair import Fair
 from redrive.core.ports import Depth, Lease, Outgoing, Received, Settle
 from redrive.core.text import clean
 from redrive.core.units import Millis, UnixMs
@@ -381,7 +382,7 @@ SELECT m.message_id, m.key, m.tenant, m.priority, m.published_at, m.expires_at, 
   m.body, w.body, m.seq
 FROM (
   SELECT * FROM (SELECT 0 AS later, priority, due_at, seq FROM redrive_ready
-    WHERE queue_id = :id ORDER BY priority, due_at, seq LIMIT :limit)
+    WHERE queue_id = :id ORDER BY priority, due_at, seq LIMIT :ready)
   UNION ALL SELECT * FROM (SELECT 0, priority, due_at, seq FROM redrive_scheduled
     WHERE queue_id = :id AND due_at <= :now ORDER BY due_at, seq LIMIT :limit)
   UNION ALL SELECT * FROM (SELECT 0, priority, due_at, seq FROM redrive_leased
@@ -398,19 +399,37 @@ FROM redrive_letter l JOIN redrive_letter_content c ON c.seq = l.seq
 WHERE l.dead_letter_queue = ? AND l.state <= 1 ORDER BY l.dead_lettered_at, l.seq LIMIT ?"""
 
 
-def peek(connection: sqlite3.Connection, queue: str, *, limit: int, now: UnixMs) -> list[Message]:
-    """Ready messages in hand-over order, then scheduled ones by due time; of a dead-letter queue its open letters."""
-    rows = _waiting(connection, queue, limit=limit, now=now)
+_PEEK_THESE: Final = """
+SELECT m.message_id, m.key, m.tenant, m.priority, m.published_at, m.expires_at, m.content_type, m.headers, m.properties,
+  m.body, w.body, m.seq
+FROM json_each(?) j CROSS JOIN redrive_message m ON m.seq = j.value LEFT JOIN redrive_rewritten w ON w.seq = m.seq"""
+
+
+def peek(
+    connection: sqlite3.Connection, queue: str, *, limit: int, now: UnixMs, fair: Fair | None = None
+) -> list[Message]:
+    """Ready messages in hand-over order, then scheduled ones by due time; of a dead-letter queue its open letters.
+    `fair`: how turns are taken in the queue, if this process knows.
+    """
+    rows = _waiting(connection, queue, limit=limit, now=now, fair=fair)
     if len(rows) < limit:
         rows += connection.execute(_PEEK_DEAD, (text_in(queue), limit - len(rows))).fetchall()
     return [message_from(row, 0) for row in rows]
 
 
-def _waiting(connection: sqlite3.Connection, queue: str, *, limit: int, now: UnixMs) -> list[Any]:
+def _waiting(
+    connection: sqlite3.Connection, queue: str, *, limit: int, now: UnixMs, fair: Fair | None = None
+) -> list[Any]:
     queue_id = find_queue(connection, queue)
     if queue_id is None:
         return []
-    return connection.execute(_PEEK, {"id": queue_id, "limit": limit, "now": now}).fetchall()
+    rows: list[Any] = []
+    places = {"id": queue_id, "limit": limit, "ready": limit, "now": now}
+    if turns.is_fair(connection, queue_id):
+        seqs = turns.preview(connection, queue_id, fair or Fair(), limit=limit)
+        rows = connection.execute(_PEEK_THESE, (numbers(seqs),)).fetchall()
+        places |= {"limit": limit - len(rows), "ready": 0}
+    return [*rows, *connection.execute(_PEEK, places).fetchall()]
 
 
 def discard(tx: Tx, queue: str, is_gone: Callable[[Message], bool], *, limit: int) -> int:

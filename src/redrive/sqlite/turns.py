@@ -119,7 +119,17 @@ def choose(tx: Tx, queue_id: int, fair: Fair, *, limit: int) -> list[int]:
         tx.execute(_FORGET, (queue_id, at.now))
     if limits is not None:
         limits.count({text_out(row[4]): counts[row[3]] for row in rows if row[3] in counts})
-    return _seqs(tx, planned.starts, counts, heads={row[3]: row[7] for row in rows})
+    return _seqs(tx.connection, planned.starts, counts, heads={row[3]: row[7] for row in rows})
+
+
+def preview(connection: sqlite3.Connection, queue_id: int, fair: Fair, *, limit: int) -> list[int]:
+    """The messages of a fair queue that would start next; nothing moves. Limits of tenants play no part."""
+    rows = connection.execute(_NEXT, (queue_id, limit + 1)).fetchall()
+    if limit < 1 or not rows or rows[0][3] is None:
+        return []
+    turns = [(row[5], row[3], row[6], fair.step_for(text_out(row[4]))) for row in rows]
+    planned = fairness.plan(turns, VirtualTime(*rows[0][:3]), limit=limit, batch=fair.batch)
+    return _seqs(connection, planned.starts, Counter(planned.starts), heads={row[3]: row[7] for row in rows})
 
 
 def _next(tx: Tx, queue_id: int, limit: int) -> list[Any]:
@@ -150,7 +160,9 @@ def _move_statement(size: int) -> str:
     )
 
 
-def _seqs(tx: Tx, starts: Sequence[int], counts: Counter[int], *, heads: dict[int, int]) -> list[int]:
+def _seqs(
+    connection: sqlite3.Connection, starts: Sequence[int], counts: Counter[int], *, heads: dict[int, int]
+) -> list[int]:
     """The messages behind these starts, in their order; `heads` are the first ones of the groups."""
     found = {number: [heads[number]] if count == 1 else [] for number, count in counts.items()}
     each = [(number, count) for number, count in counts.items() if count > 1]
@@ -158,7 +170,7 @@ def _seqs(tx: Tx, starts: Sequence[int], counts: Counter[int], *, heads: dict[in
         piece = each[first : first + GROUPS_PER_STEP]
         size = 1 << (len(piece) - 1).bit_length()
         given = [*chain.from_iterable(piece), *(0, 0) * (size - len(piece))]
-        for number, seq in tx.execute(_seqs_statement(size), given).fetchall():
+        for number, seq in connection.execute(_seqs_statement(size), given).fetchall():
             found[number].append(seq)
     ordered = {number: iter(seqs) for number, seqs in found.items()}
     return [next(ordered[number]) for number in starts]

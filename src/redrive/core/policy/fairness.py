@@ -221,6 +221,23 @@ class Scheduler:
         self._forget()
         return starts
 
+    def preview(self, rooms: Mapping[str, int]) -> list[str]:
+        """In which order these groups would start so many messages each; nothing moves."""
+        known = {name: self._groups.get(name) for name in rooms}
+        turns = [
+            Turn(
+                self.at.now if group is None else max(group.place, 0 if group.waits else self.at.now),
+                -place if group is None else group.number,
+                rooms[name],
+                self._step_for(name),
+            )
+            for place, (name, group) in enumerate(known.items(), 1)
+            if rooms[name] > 0
+        ]
+        names = {turn.number: name for turn, name in zip(turns, (n for n in known if rooms[n] > 0), strict=True)}
+        starts = plan(turns, self.at, limit=sum(rooms.values()), batch=self.batch).starts
+        return [names[number] for number in starts]
+
     def _first(self, limit: int, room: Callable[[str], int]) -> dict[int, Turn]:
         turns: dict[int, Turn] = {}
         while self._front and len(turns) < limit:

@@ -206,6 +206,14 @@ class FairnessContract(Contract):
             tenant: {each.starts for each in taken if each.message.tenant == tenant} for tenant in ("a", "b")
         }
 
+    async def test_peeking_shows_the_order_in_which_turns_would_be_taken(self, broker: Broker) -> None:
+        await self.publish(broker, ["a"] * 9 + ["b"] * 3 + ["c"])
+        await self.end(broker, await self.take(broker, 2))
+
+        shown = [message.id for message in await broker.peek(FAIR, limit=8)]
+
+        assert shown == [each.message.id for each in await self.take(broker, 8)]
+
     async def test_a_discarded_message_takes_no_turn(self, broker: Broker) -> None:
         await self.publish(broker, ["gone"] * 5 + ["stays"] * 5)
 
