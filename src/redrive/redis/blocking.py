@@ -46,16 +46,17 @@ class BlockingLink:
         for last in range(1, _TRIES + 1):
             try:
                 reply = self._ask(("EVALSHA", script.sha, *command))
+                if not isinstance(reply, Exception):
+                    return reply
+                refusal = Refusal(str(reply))
+                if last == _TRIES or not self._can_go_on(refusal, script):
+                    raise refused(self._address.where, refusal)
             except (OSError, LinkLost, hiredis.HiredisError) as error:
                 self._drop()
-                if last == _TRIES:
-                    raise unavailable(self._address.where, str(error)) from error
-                continue
-            if not isinstance(reply, Exception):
-                return reply
-            refusal = Refusal(str(reply))
-            if last == _TRIES or not self._can_go_on(refusal, script):
-                raise refused(self._address.where, refusal)
+                # A connection that was closed is made anew at once; one that hangs has cost enough time.
+                if last == _TRIES or isinstance(error, TimeoutError):
+                    text = "it does not answer" if isinstance(error, TimeoutError) else str(error)
+                    raise unavailable(self._address.where, text) from error
         raise AssertionError("the last try returns or raises")
 
     def _can_go_on(self, refusal: Refusal, script: Script) -> bool:

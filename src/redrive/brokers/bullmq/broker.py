@@ -241,7 +241,7 @@ class BullBroker:
             return []
         source = self._queue(queue)
         if not self._fleet.knows(source.keys, worker):
-            self._fleet.add(source.keys, worker)
+            await asyncio.to_thread(self._fleet.be_here, source.keys, worker)
         give_up_at = self._clock.monotonic_ms() + wait_ms
         while True:
             taken = await self._take(source, min(limit, MAX_TAKEN), lease_ms=lease_ms, worker=worker)

@@ -11,6 +11,8 @@ A thread, because the event loop may hang in a handler while the worker lives. F
   that is why a worker has to be found missing twice.
 - this process stands still (SIGSTOP, a machine that sleeps) for longer than that: its work is put back, and what it
   still does with its old locks is refused.
+- a thread of this process holds the interpreter's lock for longer than that: the same. Short enough to be at work again
+  within ten seconds, long enough for what releases the lock now and then, as Python itself does.
 """
 
 from __future__ import annotations
@@ -50,7 +52,7 @@ NO_TOKENS: Final = packed([])
 
 
 class Fleet:
-    """The signs of one process. `be_here` from the loop; the thread starts with the first worker."""
+    """The signs of one process. The thread starts with the first worker."""
 
     def __init__(self, link: BlockingLink, scripts: Scripts, *, instance: str, clock: Clock) -> None:
         self._link = link
@@ -67,21 +69,27 @@ class Fleet:
         """Whether this worker's signs are being given."""
         return worker in self._workers.get(keys, ())
 
-    def add(self, keys: Keys, worker: str) -> None:
-        """This worker takes messages of this queue from now on."""
+    def be_here(self, keys: Keys, worker: str) -> None:
+        """Blocking: once this returns the worker is known to live, and may take messages of this queue. Raises
+        `RedriveError` where the server is away.
+        """
+        # The first sign before the first message: nobody is to find a lock of a worker it has never heard of.
+        self._beat(keys, {worker}, alive_ms=ALIVE_MS)
         with self._lock:
             self._workers[keys] = {*self._workers.get(keys, ()), worker}
-        if self._thread is None:
-            self._thread = threading.Thread(target=self._keep, name="redrive-redis-fleet", daemon=True)
-            self._thread.start()
+            if self._thread is None and not self._closing.is_set():
+                self._thread = threading.Thread(target=self._keep, name="redrive-redis-fleet", daemon=True)
+                self._thread.start()
 
     def close(self) -> None:
         """Say that its workers are over, and stop. May be called twice."""
         if self._closing.is_set():
             return
         self._closing.set()
-        if self._thread is not None:
-            self._thread.join(JOIN_S)
+        with self._lock:  # under which a thread is started: one that is not yet cannot be waited for
+            thread = self._thread
+        if thread is not None:
+            thread.join(JOIN_S)
             for keys, workers in self._workers.items():
                 with contextlib.suppress(RedriveError):
                     self._beat(keys, workers, alive_ms=0)
@@ -102,8 +110,8 @@ class Fleet:
         for keys in queues:
             if self._closing.is_set():
                 return
-            # A server that is away is the loop's to report; here the next round tries again.
-            with contextlib.suppress(RedriveError):
+            # A server that is away is the loop's to report. Whatever it is, the signs must not end with it.
+            with contextlib.suppress(Exception):
                 step(keys)
 
     def _give_sign(self, keys: Keys) -> None:
