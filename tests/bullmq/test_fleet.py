@@ -39,7 +39,7 @@ async def test_work_of_a_dead_worker_runs_again_within_ten_seconds(redis: Redis,
     await die(first)
     taken = await asyncio.wait_for(waiting, PATIENCE.total_seconds())
 
-    assert (ALIVE_MS + SUSPECT_MS) / 1_000 - 1.5 < time.monotonic() - died_at < 10
+    assert SUSPECT_MS / 1_000 < time.monotonic() - died_at < 10
     assert ["m-1", "m-2"] == [received.message.id for received in taken]
     assert [2, 2] == [received.starts for received in taken]
     assert [(1, AttemptOutcome.INTERRUPTED, "first")] == [

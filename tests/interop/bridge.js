@@ -6,7 +6,7 @@
  * A worker ("work") fails the first `failures` runs of each job; with `unrecoverable` for good; with `hang` it never
  * ends a run.
  */
-const { Queue, QueueEvents, UnrecoverableError, Worker } = require("bullmq");
+const { FlowProducer, Queue, QueueEvents, UnrecoverableError, Worker } = require("bullmq");
 
 const url = new URL(process.argv[2]);
 const connection = { host: url.hostname, port: Number(url.port), maxRetriesPerRequest: null };
@@ -38,6 +38,12 @@ const run = (queue, given) => async (job) => {
 const commands = {
   add: async ({ queue, name, data, opts }) => (await queueOf(queue).add(name || "job", data, opts)).id,
   addBulk: async ({ queue, jobs }) => (await queueOf(queue).addBulk(jobs)).length,
+  flow: async ({ flow }) => {
+    const producer = new FlowProducer({ connection });
+    const made = await producer.add(flow);
+    await producer.close();
+    return made.job.id;
+  },
   work: async (given) => {
     const worker = new Worker(given.queue, run(given.queue, given), { connection, ...(given.opts || {}) });
     worker.on("completed", (job, value) => say({ event: "completed", queue: given.queue, id: job.id, value }));

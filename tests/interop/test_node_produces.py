@@ -176,3 +176,29 @@ async def test_exponential_waits_and_runs_match_nodes(redis: Redis, node: Node, 
     assert [0, 1, 2] == [run["attemptsMade"] for run in runs]
     assert runs[1]["at"] - runs[0]["at"] >= 100
     assert runs[2]["at"] - runs[1]["at"] >= 200
+
+
+async def test_a_deduplicated_job_is_there_once_until_it_is_done(redis: Redis, node: Node, tmp_path: Path) -> None:
+    await node.call("listen", queue=QUEUE)
+    opts = {"deduplication": {"id": "order-1"}}
+    first, same = [await node.call("add", queue=QUEUE, data={"n": n}, opts=opts) for n in (1, 2)]
+
+    async with stage(redis.url, tmp_path) as here:
+        await node.wait("queue:completed", id=first)
+        again = await node.call("add", queue=QUEUE, data={"n": 3}, opts=opts)
+        runs = await here.until(lambda runs: len(runs) == 2)
+
+    assert first == same != again
+    assert [1, 3] == [run.payload["n"] for run in runs]
+
+
+async def test_children_that_redrive_has_done_let_their_parent_go_on(redis: Redis, node: Node, tmp_path: Path) -> None:
+    await node.call("work", queue="invoices")
+    children = [{"name": "child", "queueName": QUEUE, "data": {"n": number}} for number in range(3)]
+    await node.call("flow", flow={"name": "parent", "queueName": "invoices", "data": {}, "children": children})
+
+    async with stage(redis.url, tmp_path) as here:
+        await here.until(lambda runs: len(runs) == 3)
+        run = await node.wait("run", queue="invoices")
+
+    assert "parent" == run["name"]
