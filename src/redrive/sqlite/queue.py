@@ -198,7 +198,7 @@ def lease(
     ]
     insert_rows(tx.connection, sql.INSERT_LEASED, leased, same=(head.queue_id, tx.now, until, clean(worker)))
     if head.is_fair:
-        tx.execute(sql.DELETE_TURNS, (head.queue_id, numbers([row[0] for row in head.rows])))
+        turns.take(tx, head.queue_id, [(row[1], row[2], row[0]) for row in head.rows])
     else:
         tx.execute(sql.DELETE_READY_UP_TO, (head.queue_id, *head.rows[-1][1:3], head.rows[-1][0]))
     return Leased(head, until, _histories(tx, [row[0] for row in head.rows if row[5]]))

@@ -94,11 +94,6 @@ INSERT_LEASED: Final = (
 )
 """The first four are the same for the whole batch."""
 DELETE_READY_UP_TO: Final = "DELETE FROM redrive_ready WHERE queue_id = ? AND (priority, due_at, seq) <= (?, ?, ?)"
-DELETE_TURNS: Final = (
-    "DELETE FROM redrive_ready WHERE (queue_id, priority, due_at, seq) IN (SELECT ?, p.priority, p.due_at, p.seq "
-    "FROM json_each(?) j CROSS JOIN redrive_turn_ready p ON p.seq = j.value)"
-)
-"""(queue_id, [seq, …])."""
 NEW_CLAIMS: Final = (
     "INSERT INTO redrive_claim (queue_id, key, state, attempts, cycle, token, owner, lease_until, updated_at) "
     "SELECT m.queue_id, m.key, 1, 1, 0, 1, ?, ?, ? FROM json_each(?) j CROSS JOIN redrive_message m ON m.seq = j.value"

@@ -62,7 +62,10 @@ _MAKE_FAIR: Final = (
 _SEQS_OF_ONE: Final = (
     "SELECT turn_id, seq FROM redrive_turn_ready WHERE turn_id = ? ORDER BY priority, due_at, seq LIMIT ?"
 )
-_MOVE_ONE: Final = "UPDATE redrive_turn SET place = ?, started = started + ?, started_at = ? WHERE id = ?"
+_MOVE_ONE: Final = (
+    "UPDATE redrive_turn SET place = ?1, started = started + ?2, started_at = ?3, waiting = waiting - ?2, "  # noqa: S608 - constants
+    f"state = CASE waiting WHEN ?2 THEN {_IDLE} ELSE state END WHERE id = ?4"
+)
 _MOVE_TIME: Final = "UPDATE redrive_fair SET virtual_now = ?, last_turn = ?, run = ? WHERE queue_id = ?"
 _FORGET: Final = f"DELETE FROM redrive_turn WHERE queue_id = ? AND state = {_IDLE} AND place <= ?"  # noqa: S608 - constants
 _HOLD: Final = "UPDATE redrive_turn SET state = ?, held_until = ? WHERE id = ?"
@@ -94,7 +97,9 @@ def next_at(connection: sqlite3.Connection, queue_id: int) -> UnixMs | None:
 
 
 def choose(tx: Tx, queue_id: int, fair: Fair, *, limit: int) -> list[int]:
-    """The messages (seq) that start next, in order; their groups have moved on by it. Take them in this transaction."""
+    """The messages (seq) that start next, in order; their groups have moved on by it. `take` them in this
+    transaction.
+    """
     if limit < 1:
         return []
     limits = _Limits(tx, queue_id, fair) if fair.has_rates or fair.has_concurrency else None
@@ -120,6 +125,26 @@ def choose(tx: Tx, queue_id: int, fair: Fair, *, limit: int) -> list[int]:
     if limits is not None:
         limits.count({text_out(row[4]): counts[row[3]] for row in rows if row[3] in counts})
     return _seqs(tx.connection, planned.starts, counts, heads={row[3]: row[7] for row in rows})
+
+
+def take(tx: Tx, queue_id: int, messages: Sequence[tuple[int, int, int]]) -> None:
+    """Delete these messages, as (priority, due_at, seq), from those that are ready; `choose` has counted them."""
+    tx.execute(_TAKE, (numbers([seq for _, _, seq in messages]),))
+    for piece in pieces(messages, 3):
+        size = size_for(len(piece))
+        given = [queue_id, *chain.from_iterable(piece), *(None,) * (3 * (size - len(piece)))]
+        tx.execute(_take_statement(size), given)
+
+
+_TAKE: Final = "DELETE FROM redrive_turn_ready WHERE seq IN (SELECT value FROM json_each(?))"
+
+
+@cache
+def _take_statement(size: int) -> str:
+    return (
+        "DELETE FROM redrive_ready WHERE (queue_id, priority, due_at, seq) IN "  # noqa: S608 - constants
+        f"(SELECT ?, v.* FROM (VALUES {values_list(3, size)}) v)"
+    )
 
 
 def preview(connection: sqlite3.Connection, queue_id: int, fair: Fair, *, limit: int) -> list[int]:
@@ -155,7 +180,8 @@ def _move(tx: Tx, places: dict[int, int], counts: Counter[int]) -> None:
 @cache
 def _move_statement(size: int) -> str:
     return (
-        "UPDATE redrive_turn SET place = v.column2, started = started + v.column3, started_at = ? "  # noqa: S608 - constants
+        "UPDATE redrive_turn SET place = v.column2, started = started + v.column3, started_at = ?, "  # noqa: S608 - constants
+        f"waiting = waiting - v.column3, state = CASE waiting WHEN v.column3 THEN {_IDLE} ELSE state END "
         f"FROM (VALUES {values_list(3, size)}) v WHERE redrive_turn.id = v.column1"
     )
 

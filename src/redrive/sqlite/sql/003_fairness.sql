@@ -72,8 +72,9 @@ BEGIN
     WHERE id = (SELECT turn_id FROM redrive_turn_ready WHERE seq = NEW.seq) AND state = 0;
 END;
 
+-- A take by turns has counted its messages and deleted their rows of redrive_turn_ready by itself, all in two steps.
 CREATE TRIGGER redrive_ready_goes AFTER DELETE ON redrive_ready
-WHEN EXISTS (SELECT 1 FROM redrive_fair WHERE queue_id = OLD.queue_id)
+WHEN EXISTS (SELECT 1 FROM redrive_turn_ready WHERE seq = OLD.seq)
 BEGIN
     UPDATE redrive_turn SET waiting = waiting - 1
     WHERE id = (SELECT turn_id FROM redrive_turn_ready WHERE seq = OLD.seq);
