@@ -203,3 +203,15 @@ async def test_large_bodies_go_and_come_in_parts(redis: Redis, broker: BullBroke
     taken = [len(await take(broker)) for _ in range(3)]
 
     assert [2, 2, 0] == taken
+
+
+async def test_a_job_that_bullmq_wants_failed_for_its_stalls_is_run_and_counted(
+    redis: Redis, broker: BullBroker
+) -> None:
+    await broker.publish([outgoing()])
+    redis.ask("HSET", f"bull:{QUEUE}:m-1", "defa", "job stalled more than allowable limit", "stc", 2)
+
+    (received,) = await take(broker)
+
+    assert (3, True) == (received.starts, received.redelivered)
+    assert "defa" not in fields(redis, "m-1")

@@ -34,13 +34,13 @@ for _ = 1, tonumber(ARGV[2]) do
     end
     break
   end
-  -- BullMQ marks a job to be failed that has stalled too often. Here the starts count, and the last one is a letter.
-  if redis.call("HEXISTS", ARGV[1] .. moved[2], "defa") == 1 then
-    redis.call("HDEL", ARGV[1] .. moved[2], "defa")
-  end
   taken[#taken + 1] = { moved[2], moved[1] }
-  for _, value in ipairs(moved[1]) do
+  for place, value in ipairs(moved[1]) do
     size = size + #value
+    -- BullMQ marks a job to be failed that has stalled too often. Here the starts count, and the last one is a letter.
+    if value == "defa" and place % 2 == 1 then
+      redis.call("HDEL", ARGV[1] .. moved[2], "defa")
+    end
   end
   if size > tonumber(ARGV[4]) then
     break
