@@ -57,7 +57,7 @@ async def until(server: SmtpServer, count: int) -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", [EMBEDDED, redis_servers.OLD])
 async def test_a_killed_gateway_sends_every_mail_and_repeats_only_what_it_had_in_hand(
-    kind: str, tmp_path: Path
+    kind: str, start: Start, tmp_path: Path
 ) -> None:
     from examples.email_gateway.outbox import Outbox
 
