@@ -283,7 +283,7 @@ def _redis(wanted: _Wanted) -> Backend:
 
     file = _store_file(wanted)
     options = {queue: options_of(retry) for queue, retry in wanted.retries.items()}
-    broker = BullBroker(wanted.url, clock=wanted.clock, options=options)
+    broker = BullBroker(wanted.url, clock=wanted.clock, options=options, rates=wanted.rates)
     claims = RedisClaimStore(wanted.url, clock=wanted.clock)
     letters, jobs = SqliteLetterStore(file), SqliteJobStore(file)
     ledger = OrderedLedger(
