@@ -44,6 +44,7 @@ from redrive.brokers.bullmq.settling import body_bytes, end_of, goes_back
 from redrive.brokers.bullmq.waiting import PATIENCE_MS, Waiter
 from redrive.core import settlement
 from redrive.core.message import Message
+from redrive.core.policy.flow import Rate, slot_ms
 from redrive.core.ports import Clock, Depth, Features, Lease, Outgoing, Published, Received, Settle
 from redrive.core.settlement import Reason
 from redrive.core.units import Millis, UnixMs
@@ -69,6 +70,7 @@ FEATURES: Final = Features(
     atomic=False,
     transactions=False,
     max_body_bytes=MAX_BODY_BYTES,
+    shared_rates=True,
 )
 
 MAX_TAKEN: Final = 100
@@ -118,16 +120,25 @@ class _Taken:
 
 class BullBroker:
     """A `Broker` on BullMQ's queues. `options`: by queue, what jobs made here carry for Node's workers (attempts,
-    backoff).
+    backoff). `rates`: by queue, a rate that all workers of redrive share, counted at each start; Node's have BullMQ's
+    own limiter, which holds for both.
     """
 
-    def __init__(self, url: str, *, clock: Clock, options: Mapping[str, Mapping[str, Any]] | None = None) -> None:
+    def __init__(
+        self,
+        url: str,
+        *,
+        clock: Clock,
+        options: Mapping[str, Mapping[str, Any]] | None = None,
+        rates: Mapping[str, Rate] | None = None,
+    ) -> None:
         """Connects to nothing yet. Raises `ConfigurationError` for a URL that is none, `ModuleNotFoundError` without
         the packages.
         """
         self._address: Address = parse(url)
         self._clock = clock
         self._options = dict(options or {})
+        self._rates = dict(rates or {})
         self._scripts = scripts.load()
         self._server = Server(self._address, clock=clock)
         self._renewing = BlockingLink(self._address)
@@ -284,8 +295,8 @@ class BullBroker:
         try:
             answer = await self._server.run(
                 self._scripts.take,
-                keys.several(*_TAKE_PARTS),
-                [keys.base, limit, options, MAX_SENT_BYTES],
+                [*keys.several(*_TAKE_PARTS), keys.rate],
+                [keys.base, limit, options, MAX_SENT_BYTES, *_window(self._rates.get(keys.queue))],
                 wait_ms=0,
                 again=False,
             )
@@ -517,6 +528,14 @@ def _received(queue: str, item: Sequence[Any], *, number: int, until: UnixMs) ->
         # What redrive made carries its publisher's idea of it, for Node's workers.
         retry=None if b"rd" in job else retry_of(options),
     )
+
+
+def _window(rate: Rate | None) -> tuple[int, int, int]:
+    """ARGV[5] to [7] of `take.lua`."""
+    if rate is None:
+        return 0, 1, 0
+    slot = slot_ms(rate)
+    return rate.count, slot, -(-rate.per_ms // slot) + 1
 
 
 def _pairs(fields: Sequence[bytes]) -> dict[bytes, bytes]:

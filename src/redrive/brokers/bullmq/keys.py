@@ -4,6 +4,7 @@
     {prefix}:{queue}:{job id}          a job; with :lock behind it, its lock
     {prefix}:{queue}:redrive:workers   ours: which workers of redrive live (a sorted set, score: until when)
     {prefix}:{queue}:redrive:suspects  ours: since when one of them is missing
+    {prefix}:{queue}:redrive:rate      ours: starts in the slots of a shared rate's window
     {prefix}:redrive-queues            ours: names of the queues redrive has had to do with (a set)
 
 Job ids with a colon have three parts or none, so ours cannot be taken for a job's key.
@@ -58,6 +59,11 @@ class Keys:
     def workers(self) -> str:
         """Ours: who lives."""
         return f"{self.base}redrive:workers"
+
+    @property
+    def rate(self) -> str:
+        """Ours: starts that a shared rate counts."""
+        return f"{self.base}redrive:rate"
 
     @property
     def suspects(self) -> str:
