@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from redrive.brokers.bullmq.versions import check_version
 from redrive.errors import ConfigurationError
 from redrive.redis.address import parse
 from redrive.redis.failures import KINDS, Kind, Refusal, refused
@@ -96,3 +97,12 @@ def test_a_script_without_its_first_line_is_for_servers_that_do_not_know_it() ->
     assert [True, False] == [script.without_flags(), script.without_flags()]
     assert "return 1" == script.text
     assert before != script.sha
+
+
+def test_a_server_that_is_too_old_is_refused_and_one_that_says_nothing_is_not() -> None:
+    for version in ("6.2.0", "7.0.15", "8.1", "", "7", "unstable"):
+        check_version(version, "host:1")
+
+    for version in ("6.0.16", "5.0.7", "2.8.0"):
+        with pytest.raises(ConfigurationError, match=version):
+            check_version(version, "host:1")

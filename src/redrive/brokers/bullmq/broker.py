@@ -41,6 +41,7 @@ from redrive.brokers.bullmq.jobs import Kept, keepable
 from redrive.brokers.bullmq.keys import MAX_PRIORITY, Keys, Names, job_id_of, registry
 from redrive.brokers.bullmq.retrying import retry_of
 from redrive.brokers.bullmq.settling import body_bytes, end_of, goes_back
+from redrive.brokers.bullmq.versions import check_version
 from redrive.brokers.bullmq.waiting import PATIENCE_MS, Waiter
 from redrive.core import settlement
 from redrive.core.message import Message
@@ -163,6 +164,7 @@ class BullBroker:
         """
         await self._server.open()
         try:
+            check_version(self._server.info.get("redis_version", ""), self._server.where)
             for queue in self._options:
                 self._check_slots(self._names.keys(queue))
         except ConfigurationError:

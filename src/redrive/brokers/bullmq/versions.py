@@ -1,0 +1,22 @@
+"""Which servers BullMQ's scripts run on."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from redrive.errors import ConfigurationError
+
+OLDEST: Final = (6, 2)
+"""What BullMQ recommends at least; it refuses less than 5."""
+
+
+def check_version(version: str, where: str) -> None:
+    """Raises `ConfigurationError` for a server that is too old; one that does not say is let through."""
+    parts = version.split(".")
+    if len(parts) < len(OLDEST) or not all(part.isdigit() for part in parts[:2]):
+        return
+    if (int(parts[0]), int(parts[1])) < OLDEST:
+        oldest = ".".join(map(str, OLDEST))
+        raise ConfigurationError(
+            f"Redis at {where} is {version}; BullMQ's scripts want {oldest} or newer. Nothing was consumed or published."
+        )
