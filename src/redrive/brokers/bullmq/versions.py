@@ -18,5 +18,6 @@ def check_version(version: str, where: str) -> None:
     if (int(parts[0]), int(parts[1])) < OLDEST:
         oldest = ".".join(map(str, OLDEST))
         raise ConfigurationError(
-            f"Redis at {where} is {version}; BullMQ's scripts want {oldest} or newer. Nothing was consumed or published."
+            f"Redis at {where} is {version}; BullMQ's scripts want {oldest} or newer.",
+            hint="Nothing was consumed or published.",
         )
