@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import bisect
 import json
 import random
 import signal
@@ -51,13 +52,23 @@ class Run:
 class Crew:
     """The worker processes of one run."""
 
-    def __init__(self, url: str, place: Path, *, fair: bool, handler_ms: int, count: int, concurrency: int) -> None:
+    def __init__(
+        self,
+        url: str,
+        place: Path,
+        *,
+        fair: bool = False,
+        handler_ms: int = HANDLER_MS,
+        count: int = WORKERS,
+        concurrency: int = 1,
+        rate: str = "-",
+    ) -> None:
         self._outs = [place / f"worker-{number}.json" for number in range(count)]
         self._processes = [
             subprocess.Popen(
                 [
                     sys.executable, "-m", "bench.fairness.worker", url, "fair" if fair else "plain", str(handler_ms),
-                    str(concurrency), str(out),
+                    str(concurrency), rate, str(out),
                 ],
                 cwd=ROOT,
             )
@@ -87,6 +98,7 @@ def main() -> int:
     parser.add_argument("--rates", type=int, nargs="+", default=[100, 300])
     parser.add_argument("--backlog", type=int, default=100_000)
     parser.add_argument("--seconds", type=float, default=20.0)
+    parser.add_argument("--per-s", type=float, default=60.0, help="the period of the shared rate, 100 starts each")
     parser.add_argument("--drain", type=int, default=20_000, help="messages of the measurement of the cost")
     parser.add_argument("--folder", type=Path, default=ROOT / "out" / "bench-fairness")
     given = parser.parse_args()
@@ -101,6 +113,7 @@ def main() -> int:
         result["promises"].append(_promise(*runs))
         print(json.dumps(result["promises"][-1]), file=sys.stderr)
     result["cost"] = asyncio.run(_cost(given))
+    result["shared_rate"] = asyncio.run(_shared_rate(given))
     print(json.dumps(result, indent=2))
     return 0
 
@@ -124,7 +137,7 @@ async def _waiting(given: argparse.Namespace, rate: int, *, backlog: int, fair: 
         url = given.url.format(folder=place)
         async with Redrive("bench", settings=Settings(broker=url)) as app:
             await _publish(app, ["noisy"] * backlog)
-            crew = Crew(url, place, fair=fair, handler_ms=HANDLER_MS, count=WORKERS, concurrency=1)
+            crew = Crew(url, place, fair=fair)
             await crew.started()
             began = time.time() * 1_000
             await _send_quietly(app, rate, seconds=given.seconds)
@@ -210,6 +223,27 @@ async def _drained(given: argparse.Namespace, *, fair: bool) -> float:
             (found,) = crew.stop()
     assert given.drain == sum(Counter(tenant for tenant, _, _ in found["seen"]).values())
     return found["cpu_s"] / given.drain * 1e6
+
+
+async def _shared_rate(given: argparse.Namespace) -> dict[str, Any]:
+    """100 starts in a period, with work enough for all four processes: the most in any window, and how many in all."""
+    periods, count, per_ms = 3, 100, round(given.per_s * 1_000)
+    with scratch(given.folder, "rate") as place:
+        url = given.url.format(folder=place)
+        async with Redrive("bench", settings=Settings(broker=url)) as app:
+            await _publish(app, ["a"] * (count * periods * 2))
+            crew = Crew(url, place, concurrency=10, rate=f"{count} per {per_ms} ms")
+            await crew.started()
+            await asyncio.sleep(periods * given.per_s)
+            found = crew.stop()
+    starts = sorted(begun for each in found for _, _, begun in each["seen"])
+    within = [begun for begun in starts if begun < starts[0] + periods * per_ms]
+    return {
+        "most_in_a_window": max(bisect.bisect_left(starts, at + per_ms) - place for place, at in enumerate(starts)),
+        "allowed": count,
+        "used": round(len(within) / (count * periods), 3),
+        "seconds": round(periods * given.per_s),
+    }
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""One worker process: python -m bench.fairness.worker URL FAIR HANDLER_MS CONCURRENCY OUT. Ends on SIGTERM.
+"""One worker process: python -m bench.fairness.worker URL FAIR HANDLER_MS CONCURRENCY RATE OUT. Ends on SIGTERM.
 
 OUT gets one line for each message: tenant, when it was published, when its handler began (ms of the wall clock, which
 all processes of one machine share); and at the end the processor time of the whole process.
@@ -21,13 +21,18 @@ QUEUE: Final = "bench"
 
 def main() -> int:
     """Work until told to stop, then write what was seen."""
-    url, fair, handler_ms, concurrency, out = sys.argv[1:]
+    url, fair, handler_ms, concurrency, rate, out = sys.argv[1:]
     app = Redrive("bench", settings=Settings(broker=url, log_level="error"))
     seen: list[tuple[str, float, float]] = []
     pause_s = float(handler_ms) / 1_000
     ready = Path(f"{out}.ready")
 
-    @app.consumer(QUEUE, fair_by=Fair() if fair == "fair" else None, concurrency=int(concurrency))
+    @app.consumer(
+        QUEUE,
+        fair_by=Fair() if fair == "fair" else None,
+        concurrency=int(concurrency),
+        rate=None if rate == "-" else rate,
+    )
     async def handle(payload: dict[str, float], delivery: Delivery) -> None:
         seen.append((delivery.tenant or "-", payload["at"], time.time() * 1_000))
         if pause_s:

@@ -17,6 +17,7 @@ from redrive import (
     Delivery,
     Event,
     Exponential,
+    Fair,
     Fixed,
     Letter,
     Message,
@@ -77,7 +78,23 @@ assert_type(POLICIES, list[Retry])
 assert_type(Exponential("1s").delay_ms(1, 0.5), int)
 
 
-@app.consumer("orders.created", retry=POLICIES[1], concurrency=10, timeout="30s", rate="100/min")
+TURNS = Fair(
+    by="tenant",
+    batch=3,
+    weights={"acme": 2, "trial": 0.5},
+    cost="measured",
+    rate={"trial": "10/min", "*": 5},
+    concurrency={"trial": 1},
+)
+assert_type(TURNS.batch, int)
+
+
+@app.consumer("mail", fair_by="tenant")
+async def send(mail: dict[str, Any]) -> None:
+    """Turns in short."""
+
+
+@app.consumer("orders.created", retry=POLICIES[1], concurrency=10, timeout="30s", rate="100/min", fair_by=TURNS)
 async def charge(order: Order, delivery: Delivery) -> None:
     """An async handler with everything."""
     assert_type(delivery.attempt, int)

@@ -32,8 +32,8 @@ FULL_MS: Final[Millis] = 20
 _IDLE, _WAITING, _HELD, _FULL = range(4)
 """States of redrive_turn. Held: by its rate. Full: by its concurrency, which every look asks anew."""
 
-_FORGET_EVERY: Final = 16 * SCALE
-"""Of virtual time: then groups that have nothing are forgotten."""
+_FORGET_EVERY: Final = 64
+"""Groups that have nothing are forgotten with every message whose number is a multiple of this."""
 
 GROUPS_PER_STEP: Final = 64
 """Groups whose messages are found by one statement; made for powers of two, so that few of them stay prepared."""
@@ -120,11 +120,12 @@ def choose(tx: Tx, queue_id: int, fair: Fair, *, limit: int) -> list[int]:
     counts = Counter(planned.starts)
     _move(tx, planned.places, counts)
     tx.execute(_MOVE_TIME, (*planned.at, queue_id))
-    if planned.at.now // _FORGET_EVERY != at.now // _FORGET_EVERY:
-        tx.execute(_FORGET, (queue_id, at.now))
     if limits is not None:
         limits.count({text_out(row[4]): counts[row[3]] for row in rows if row[3] in counts})
-    return _seqs(tx.connection, planned.starts, counts, heads={row[3]: row[7] for row in rows})
+    seqs = _seqs(tx.connection, planned.starts, counts, heads={row[3]: row[7] for row in rows})
+    if any(seq % _FORGET_EVERY == 0 for seq in seqs):
+        tx.execute(_FORGET, (queue_id, at.now))
+    return seqs
 
 
 def take(tx: Tx, queue_id: int, messages: Sequence[tuple[int, int, int]]) -> None:

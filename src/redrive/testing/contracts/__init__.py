@@ -16,6 +16,7 @@ from __future__ import annotations
 
 from redrive.testing.contracts.broker import BrokerContract
 from redrive.testing.contracts.claims import ClaimStoreContract
+from redrive.testing.contracts.fairness import FairnessContract
 from redrive.testing.contracts.forward import ForwardContract
 from redrive.testing.contracts.jobs import JobParts, JobStoreContract
 from redrive.testing.contracts.ledger import LedgerContract, LedgerParts
@@ -24,6 +25,7 @@ from redrive.testing.contracts.letters import LetterStoreContract
 __all__ = [
     "BrokerContract",
     "ClaimStoreContract",
+    "FairnessContract",
     "ForwardContract",
     "JobParts",
     "JobStoreContract",
