@@ -283,7 +283,7 @@ def _redis(wanted: _Wanted) -> Backend:
 
     file = _store_file(wanted)
     options = {queue: options_of(retry) for queue, retry in wanted.retries.items()}
-    broker = BullBroker(wanted.url, clock=wanted.clock, options=options, rates=wanted.rates)
+    broker = BullBroker(wanted.url, clock=wanted.clock, options=options, rates=wanted.rates, fair=wanted.fair)
     claims = RedisClaimStore(wanted.url, clock=wanted.clock)
     letters, jobs = SqliteLetterStore(file), SqliteJobStore(file)
     ledger = OrderedLedger(
@@ -300,6 +300,7 @@ def _redis(wanted: _Wanted) -> Backend:
         send_leftovers=lambda limit: ledger.send_leftovers(limit=limit),
         drop_entries=ledger.drop_entries,
         controls=RedisControlStore(wanted.url, clock=wanted.clock),
+        standings=lambda queue, limit: broker.standings(queue, limit=limit),
         local_store=str(file.path),
     )
 

@@ -39,13 +39,18 @@ from redrive.brokers.bullmq import jobs, scripts
 from redrive.brokers.bullmq.fleet import SUSPECT_MS, Fleet, rescue_args, rescue_keys
 from redrive.brokers.bullmq.jobs import Kept, keepable
 from redrive.brokers.bullmq.keys import MAX_PRIORITY, Keys, Names, job_id_of, registry
+from redrive.brokers.bullmq.rates import window_of
 from redrive.brokers.bullmq.retrying import retry_of
 from redrive.brokers.bullmq.settling import body_bytes, end_of, goes_back
+from redrive.brokers.bullmq.turns import Turns, part_of, standings
 from redrive.brokers.bullmq.versions import check_version
 from redrive.brokers.bullmq.waiting import PATIENCE_MS, Waiter
 from redrive.core import settlement
 from redrive.core.message import Message
-from redrive.core.policy.flow import Rate, slot_ms
+from redrive.core.policy.fair import Fair
+from redrive.core.policy.fairness import group_of
+from redrive.core.policy.flow import Rate
+from redrive.core.policy.standing import Standing
 from redrive.core.ports import Clock, Depth, Features, Lease, Outgoing, Published, Received, Settle
 from redrive.core.settlement import Reason
 from redrive.core.units import Millis, UnixMs
@@ -71,6 +76,7 @@ FEATURES: Final = Features(
     atomic=False,
     transactions=False,
     max_body_bytes=MAX_BODY_BYTES,
+    fair=True,
     shared_rates=True,
 )
 
@@ -122,7 +128,7 @@ class _Taken:
 class BullBroker:
     """A `Broker` on BullMQ's queues. `options`: by queue, what jobs made here carry for Node's workers (attempts,
     backoff). `rates`: by queue, a rate that all workers of redrive share, counted at each start; Node's have BullMQ's
-    own limiter, which holds for both.
+    own limiter, which holds for both. `fair`: by queue, how turns are taken between tenants, see `turns`.
     """
 
     def __init__(
@@ -132,6 +138,7 @@ class BullBroker:
         clock: Clock,
         options: Mapping[str, Mapping[str, Any]] | None = None,
         rates: Mapping[str, Rate] | None = None,
+        fair: Mapping[str, Fair] | None = None,
     ) -> None:
         """Connects to nothing yet. Raises `ConfigurationError` for a URL that is none, `ModuleNotFoundError` without
         the packages.
@@ -140,6 +147,7 @@ class BullBroker:
         self._clock = clock
         self._options = dict(options or {})
         self._rates = dict(rates or {})
+        self._turns = Turns(fair)
         self._scripts = scripts.load()
         self._server = Server(self._address, clock=clock)
         self._renewing = BlockingLink(self._address)
@@ -159,9 +167,10 @@ class BullBroker:
         return FEATURES
 
     async def open(self) -> None:
-        """Connect. Raises `ConfigurationError` (wrong credentials; a cluster, and keys without a hash tag) or
-        `BrokerUnavailableError`; nothing is left open then.
+        """Connect. Raises `ConfigurationError` (wrong credentials; a cluster, and keys without a hash tag),
+        `UnsupportedError` or `BrokerUnavailableError`; nothing is left open then.
         """
+        self._turns.check()
         await self._server.open()
         try:
             check_version(self._server.info.get("redis_version", ""), self._server.where)
@@ -212,16 +221,16 @@ class BullBroker:
             options["removeOnComplete"] = True
         if not self._address.keep_failed:
             options["removeOnFail"] = True
-        # Where a job stands among others: whoever orders a queue by something else decides it here.
         priority = message.priority or 0
         if priority:
             options["priority"] = priority
         name = message.properties.type or outgoing.queue
         due_at = outgoing.due_at or 0
-        return [job_id, keepable(name), data, options, due_at, priority, jobs.fields_of(message, job_id, kind), mark]
+        group, fields = group_of(message.tenant), jobs.fields_of(message, job_id, kind)
+        return [job_id, keepable(name), data, options, due_at, priority, fields, mark, group]
 
     async def _publish_part(self, keys: Keys, part: Sequence[Any]) -> None:
-        args: list[Argument] = [keys.base, packed(part), self._clock.now()]
+        args: list[Argument] = [keys.base, packed(part), self._clock.now(), self._turns.told(keys.queue)]
         answers = await self._server.run(
             self._scripts.publish,
             keys.several(*_PUBLISH_PARTS),
@@ -293,12 +302,13 @@ class BullBroker:
         number = next(self._tokens)
         token = self._token(number)
         options = packed({"token": token, "lockDuration": lease_ms, "name": f"redrive:{worker}"})
+        window = window_of(self._rates.get(keys.queue))
         asked_at = self._clock.now()
         try:
             answer = await self._server.run(
                 self._scripts.take,
                 [*keys.several(*_TAKE_PARTS), keys.rate],
-                [keys.base, limit, options, MAX_SENT_BYTES, *_window(self._rates.get(keys.queue))],
+                [keys.base, limit, options, MAX_SENT_BYTES, *window, self._turns.told(keys.queue)],
                 wait_ms=0,
                 again=False,
             )
@@ -360,7 +370,7 @@ class BullBroker:
         is_again = False
         until = self._clock.monotonic_ms() + SETTLE_WAIT_MS
         while told is None:
-            args: list[Argument] = [keys.base, ends, self._clock.now()]
+            args: list[Argument] = [keys.base, ends, self._clock.now(), self._turns.told(keys.queue)]
             wait_ms = max(0.0, until - self._clock.monotonic_ms())
             try:
                 told = await self._server.run(self._scripts.settle, names, args, wait_ms=wait_ms, again=False)
@@ -426,6 +436,12 @@ class BullBroker:
         shown = await self._look(self._scripts.peek, parts, [keys.base, limit])
         found = [(name.decode("utf-8", "surrogateescape"), _pairs(fields)) for name, fields in shown]
         return [(name, jobs.message_of(name, job)) for name, job in found if job]
+
+    async def standings(self, queue: str, *, limit: int) -> list[Standing]:
+        """Of a fair queue: who waits and who was served, the longest backlog first."""
+        self._check_open()
+        keys = self._names.keys(queue)
+        return await standings(lambda *part: self._look(self._scripts.standings, *part_of(keys, *part)), limit=limit)
 
     async def discard(self, queue: str, is_gone: Callable[[Message], bool], *, limit: int) -> int:
         """See `Broker.discard`."""
@@ -530,14 +546,6 @@ def _received(queue: str, item: Sequence[Any], *, number: int, until: UnixMs) ->
         # What redrive made carries its publisher's idea of it, for Node's workers.
         retry=None if b"rd" in job else retry_of(options),
     )
-
-
-def _window(rate: Rate | None) -> tuple[int, int, int]:
-    """ARGV[5] to [7] of `take.lua`."""
-    if rate is None:
-        return 0, 1, 0
-    slot = slot_ms(rate)
-    return rate.count, slot, -(-rate.per_ms // slot) + 1
 
 
 def _pairs(fields: Sequence[bytes]) -> dict[bytes, bytes]:

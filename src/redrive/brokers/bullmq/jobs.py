@@ -14,6 +14,8 @@ Everything else of redrive is in fields of its own in the job's hash, which Node
     rdo   the first body, where a retry rewrote it: its kind, then what `data` was
     rdh   history of earlier starts, a JSON array
     rdm   which publish made it: a publish whose answer was lost is not carried out twice
+    rdt   group of its tenant, of those that have one, for queues whose turns are taken by tenant
+    rdp   the priority it was sent with, where `priority` is its place among the turns
 
 Not in the options: they pass through a JSON library of Lua there that rounds numbers and turns [] into {}.
 
@@ -36,6 +38,7 @@ from typing import Any, Final, NamedTuple
 
 import msgspec
 
+from redrive.brokers.bullmq.turns import group_fields
 from redrive.core import wire
 from redrive.core.letters.letter import Attempt
 from redrive.core.message import NO_HEADERS, NO_PROPERTIES, Message, Properties
@@ -117,6 +120,8 @@ def body_of(kind: str, data: bytes) -> bytes:
 def fields_of(message: Message, job_id: str, kind: str) -> list[str | bytes]:
     """The fields of redrive, a flat list of names and values."""
     fields: list[str | bytes] = [META, _meta(message, job_id)]
+    if message.tenant is not None:
+        fields += group_fields(message.tenant)
     if kind != JSON_BODY:
         fields += [KIND, kind]
     if message.original is not None:
@@ -206,7 +211,7 @@ def _message_of_node(job_id: str, job: Mapping[bytes, bytes], body: bytes) -> Me
 
 
 def _priority(job: Mapping[bytes, bytes]) -> int:
-    return whole(job.get(b"priority"))
+    return whole(job[b"rdp"] if b"rdp" in job else job.get(b"priority"))
 
 
 def whole(value: bytes | None) -> int:

@@ -5,6 +5,9 @@
     {prefix}:{queue}:redrive:workers   ours: which workers of redrive live (a sorted set, score: until when)
     {prefix}:{queue}:redrive:suspects  ours: since when one of them is missing
     {prefix}:{queue}:redrive:rate      ours: starts in the slots of a shared rate's window
+    {prefix}:{queue}:redrive:turns     ours: virtual time of a queue whose turns are taken by tenant
+    {prefix}:{queue}:redrive:ends      ours: how far tenants are ahead of it
+    {prefix}:{queue}:redrive:served    ours: how often tenants were served
     {prefix}:redrive-queues            ours: names of the queues redrive has had to do with (a set)
 
 Job ids with a colon have three parts or none, so ours cannot be taken for a job's key.

@@ -27,6 +27,7 @@ _USES: Final[dict[str, tuple[str, ...]]] = {
     "beat": (),
     "depth": (),
     "peek": (),
+    "standings": (),
 }
 """Our script, and those of the package that it calls."""
 _MAKE_ROOM: Final = frozenset({"take", "settle", "rescue", "discard", "beat"})
@@ -45,6 +46,7 @@ class Scripts:
     beat: Script
     depth: Script
     peek: Script
+    standings: Script
     sweep: Script
     """BullMQ's own moveStalledJobsToWait."""
     extend: Script
@@ -58,7 +60,7 @@ def load() -> Scripts:
     one whose scripts are not where they should be.
     """
     folder = _package_folder()
-    shared = _OURS.joinpath("common.lua").read_text("utf-8")
+    shared = "\n".join(_OURS.joinpath(f"{name}.lua").read_text("utf-8") for name in ("common", "turns"))
     return Scripts(
         **{name: Script(name, _joined(name, shared, folder), runs_when_full=name in _MAKE_ROOM) for name in _USES},
         sweep=Script("moveStalledJobsToWait", _of_package(folder, "moveStalledJobsToWait")),

@@ -48,8 +48,20 @@ local function appended(text, element)
   return "[" .. element .. "]"
 end
 
+-- A job in hand has a place that virtual time has reached. Places that moved back meanwhile did not move it.
+local function keepPlaceInReach(base, jobKey)
+  local kept = redis.call("HMGET", jobKey, "rdp", "priority")
+  if kept[1] then
+    local now = tonumber(redis.call("HGET", base .. "redrive:turns", "now")) or 1
+    if (tonumber(kept[2]) or 0) > now then
+      redis.call("HSET", jobKey, "priority", now)
+    end
+  end
+end
+
 -- Back to where it came from, before all that waits there: nobody is to lose its place because a worker died.
 local function putInFront(keys, id, jobKey)
+  keepPlaceInReach(string.sub(jobKey, 1, #jobKey - #id), jobKey)
   local priority = tonumber(redis.call("HGET", jobKey, "priority")) or 0
   if priority > 0 then
     redis.call("ZADD", keys.prioritized, priority * 0x100000000, id)

@@ -8,8 +8,9 @@
   KEYS     the queue's: wait paused meta id completed delayed active events marker prioritized pc
   ARGV[1]  key prefix of the queue
   ARGV[2]  msgpacked list of jobs: id, name, data, options, delay until (ms of the caller's clock, 0: at once),
-           priority, flat list of fields to set, mark of this publish
+           priority, flat list of fields to set, mark of this publish, group of its tenant
   ARGV[3]  the caller's clock, ms
+  ARGV[4]  turns between tenants, see turns.lua: each job's priority is its place then
 
   An id that a job has already is given a suffix (two copies of a message are two jobs), unless that job carries the
   mark: then this very publish was sent before, and its answer was lost.
@@ -23,6 +24,7 @@ local pcKey = KEYS[11]
 local prefix = ARGV[1]
 local skew = serverNow() - tonumber(ARGV[3])
 local target = targetOf(metaKey, waitKey, pausedKey)
+local turns = openTurns(prefix, ARGV[4])
 
 -- The id to use, or nil where this publish has added it before.
 local function freeId(id, mark)
@@ -53,12 +55,17 @@ local function add(job)
     options["delay"] = delay
   end
   -- Nil is nothing in Lua's lists: the empty places at the end (parent, repeat, deduplication) are simply not there.
+  local priority = job[6]
+  if turns then
+    priority = nextPlace(turns, job[9], delay == 0)
+    options["priority"] = priority
+  end
   local args = cmsgpack.pack({ prefix, id, job[2], now })
   local argv = { args, job[3], cmsgpack.pack(options), now }
   local added
   if delay > 0 then
     added = addDelayedJob({ markerKey, metaKey, idKey, delayedKey, completedKey, eventsKey }, argv)
-  elseif job[6] > 0 then
+  elseif priority > 0 then
     added = addPrioritizedJob(
       { markerKey, metaKey, idKey, prioritizedKey, delayedKey, completedKey, activeKey, eventsKey, pcKey }, argv)
   else
@@ -69,11 +76,21 @@ local function add(job)
     return redis.error_reply("ERR BullMQ refused the job: " .. added)
   end
   rcall("HSET", prefix .. id, "rdm", job[8], unpack(job[7]))
+  if turns then
+    rcall("HSET", prefix .. id, "rdp", job[6])
+  end
   return id
 end
 
+if turns then
+  catchUp(turns)
+  rebase(turns)
+end
 local answers = {}
 for number, job in ipairs(cmsgpack.unpack(ARGV[2])) do
   answers[number] = guarded(add, job)
+end
+if turns then
+  closeTurns(turns)
 end
 return answers

@@ -17,6 +17,7 @@
              options   of moveToFinished (without the token)
              data      {} or {kind, text}: what the body is from now on
   ARGV[3]  the caller's clock, ms
+  ARGV[4]  turns between tenants, see turns.lua: what may run again at once waits for its tenant's turn
 
   Returns one answer per end: 0 done; below 0 as BullMQ's scripts (-1 no job, -2 no lock, -3 not active, -6 another's
   lock): nothing was changed; or {error}.
@@ -26,6 +27,7 @@ local prefix = ARGV[1]
 local now = serverNow()
 local skew = now - tonumber(ARGV[3])
 local target = targetOf(KEYS[9], KEYS[1], KEYS[8])
+local turns = openTurns(prefix, ARGV[4])
 
 local function fieldsOf(jobKey, finish)
   local fields = finish[7]
@@ -84,8 +86,16 @@ local function again(finish, jobKey)
       { KEYS[11], KEYS[2], KEYS[3], KEYS[7], jobKey, KEYS[4], KEYS[9], KEYS[5], target, KEYS[6], KEYS[10] },
       { prefix, now, id, token, delay, isRequeue and "1" or "0", fields, "0" })
   end
+  local delayedKey = KEYS[7]
+  if turns then
+    -- Jobs that fall due are placed by whoever takes next.
+    delayedKey = turns.none
+    if rcall("GET", jobKey .. ":lock") == token then
+      placeJob(turns, jobKey)
+    end
+  end
   local answer = retryJob(
-    { KEYS[2], target, KEYS[8], jobKey, KEYS[9], KEYS[4], KEYS[7], KEYS[3], KEYS[10], KEYS[11], KEYS[5] },
+    { KEYS[2], target, KEYS[8], jobKey, KEYS[9], KEYS[4], delayedKey, KEYS[3], KEYS[10], KEYS[11], KEYS[5] },
     { prefix, now, "LPUSH", id, token, fields })
   if answer == 0 and isRequeue then
     rcall("HINCRBY", jobKey, "atm", -1)
@@ -94,6 +104,7 @@ local function again(finish, jobKey)
 end
 
 local function backToFront(finish, jobKey)
+  keepPlaceInReach(prefix, jobKey)
   local answer = moveJobFromActiveToWait(
     { KEYS[2], target, KEYS[5], KEYS[8], KEYS[9], KEYS[6], KEYS[3], KEYS[11], KEYS[4] },
     { finish[2], finish[3], jobKey })
@@ -127,5 +138,8 @@ end
 local answers = {}
 for number, finish in ipairs(cmsgpack.unpack(ARGV[2])) do
   answers[number] = guarded(settle, finish)
+end
+if turns then
+  closeTurns(turns)
 end
 return answers

@@ -12,6 +12,7 @@
   ARGV[5]  a rate that all workers of redrive share: starts, 0 for none; ARGV[6] ms of one slot of its window; ARGV[7]
            slots that count before the present one. As redrive.core.policy.flow.Window does it: never more than so many
            starts in any sliding period.
+  ARGV[8]  turns between tenants, see turns.lua: what has none yet is placed before, and virtual time moves on
 
   Returns {server's ms, wait ms until the rate limit allows more or 0, next due ms or 0, is paused or full,
            {id, fields}, {id, fields}, ...}.
@@ -83,7 +84,23 @@ if rate > 0 then
   end
   limit = math.min(limit, rate - sum)
 end
+local turns = openTurns(ARGV[1], ARGV[8])
+local groups = {}
+if turns then
+  catchUp(turns)
+  rebase(turns)
+  if not isHeld(KEYS[9], KEYS[2]) then
+    placeWaiting(turns, KEYS[1])
+  end
+  placeDue(turns, KEYS[7], KEYS[4], now)
+  -- All that can run has a place. What is left there is looked at by the next take, and not by BullMQ's script.
+  keys[1], keys[7] = turns.none, turns.none
+end
 for _ = 1, limit do
+  local nextId, place
+  if turns then
+    nextId, place = nextJob(turns)
+  end
   local moved = guarded(moveToActive, keys, { ARGV[1], now, ARGV[3] })
   if moved["err"] then
     if #taken == 4 then
@@ -94,14 +111,26 @@ for _ = 1, limit do
   if type(moved[1]) ~= "table" then
     taken[2] = moved[3]
     taken[3] = math.floor(tonumber(moved[4]) or 0)
+    if turns and taken[2] == 0 then
+      taken[3] = math.floor((tonumber(redis.call("ZRANGE", KEYS[7], 0, 0, "WITHSCORES")[2]) or 0) / 0x1000)
+    end
     if taken[2] == 0 and taken[3] == 0 and isHeld(KEYS[9], KEYS[2]) then
       taken[4] = 1
     end
     break
   end
   taken[#taken + 1] = { moved[2], moved[1] }
+  if turns then
+    groups[#groups + 1] = "-"
+    if place and moved[2] == nextId then
+      startedAt(turns, place)
+    end
+  end
   for place, value in ipairs(moved[1]) do
     size = size + #value
+    if turns and value == "rdt" and place % 2 == 1 then
+      groups[#groups] = moved[1][place + 1]
+    end
     -- BullMQ marks a job to be failed that has stalled too often. Here the starts count, and the last one is a letter.
     if value == "defa" and place % 2 == 1 then
       redis.call("HDEL", ARGV[1] .. moved[2], "defa")
@@ -109,6 +138,12 @@ for _ = 1, limit do
   end
   if size > tonumber(ARGV[4]) then
     break
+  end
+end
+if turns then
+  closeTurns(turns)
+  if #groups > 0 then
+    noteStarts(turns, groups, now)
   end
 end
 if rate > 0 and #taken > 4 then
