@@ -75,9 +75,10 @@ local function add(job)
   if type(added) == "number" then
     return redis.error_reply("ERR BullMQ refused the job: " .. added)
   end
-  rcall("HSET", prefix .. id, "rdm", job[8], unpack(job[7]))
   if turns then
-    rcall("HSET", prefix .. id, "rdp", job[6])
+    rcall("HSET", prefix .. id, "rdm", job[8], "rdp", job[6], unpack(job[7]))
+  else
+    rcall("HSET", prefix .. id, "rdm", job[8], unpack(job[7]))
   end
   return id
 end

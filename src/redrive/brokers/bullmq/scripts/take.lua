@@ -104,6 +104,9 @@ for _ = 1, limit do
   local moved = guarded(moveToActive, keys, { ARGV[1], now, ARGV[3] })
   if moved["err"] then
     if #taken == 4 then
+      if turns then
+        closeTurns(turns)
+      end
       return moved
     end
     break
