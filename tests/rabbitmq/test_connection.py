@@ -29,7 +29,7 @@ from redrive.testing.samples import outgoing
 from redrive.testing.servers.processes import free_ports
 from redrive.testing.servers.proxy import FaultProxy, Way
 from redrive.testing.servers.rabbitmq import RabbitNode
-from tests.rabbit import NEW, OLD, Rabbit, RabbitAlone, _install_of
+from tests.rabbit import NEW, OLD, Rabbit, RabbitAlone, install_of
 from tests.rabbitmq.connected import PATIENCE_S, connected, receive, take, take_through, until
 
 # ------------------------------------------------------------------------------------------------- addresses
@@ -332,7 +332,7 @@ def certificates(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.mark.parametrize("version", [OLD, NEW])
 async def test_tls_with_a_client_certificate_and_nothing_less(certificates: Path, version: str) -> None:
-    install = _install_of(version)
+    install = install_of(version)
     if install.root is not None:
         pytest.skip("the server of this version lives in another file system, where the certificates are not")
     (port,) = free_ports(1)
