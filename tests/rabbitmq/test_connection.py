@@ -59,10 +59,11 @@ def test_without_anything_said_it_is_the_guest_of_this_machine() -> None:
 
 
 @pytest.mark.parametrize(("url", "says"), [
-    ("http://h", "starts with amqp"), ("amqp://h?heartbit=5", "Did you mean heartbeat"), ("amqp://h:0", '"h:0"'),
+    ("http://h", "no RabbitMQ URL"), ("amqp://h?heartbit=5", "Did you mean heartbeat"), ("amqp://h:0", '"h:0"'),
     ("amqp://h:x", '"h:x"'), ("amqp://h?heartbeat=-1", "heartbeat"), ("amqp://h?connection_timeout=0", "longer"),
     ("amqp://h?prefetch=0", "prefetch"), ("amqp://h?ca=/x", "amqps"), ("amqps://h?ca=/nowhere", "is not there"),
     ("amqps://h?key=/etc/hostname", "no cert"), ("amqp://h?publish_timeout=soon", "duration"),
+    ("amqp://[::1", "::1"), ("amqp://[::1]7", "::1"),
 ])  # fmt: skip
 def test_a_wrong_address_says_what_is_wrong(url: str, says: str) -> None:
     with pytest.raises(ConfigurationError, match=says):
