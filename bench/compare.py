@@ -54,14 +54,33 @@ def compare(
     contenders: Sequence[Contender], *, folder: Path, rounds: int, seconds: float, tell: Callable[[str], None]
 ) -> Rounds[Run]:
     """Run `rounds` rounds; each run is sized to take about `seconds` on an idle machine."""
-    result: Rounds[Run] = Rounds(contenders=tuple(contenders), runs={contender.name: [] for contender in contenders})
+
+    def run(contender: Contender) -> Run:
+        return in_a_process(contender, folder=folder, messages=size(contender, seconds))
+
+    return in_turn(contenders, run, rounds=rounds, tell=tell)
+
+
+def in_turn(
+    contenders: Sequence[Contender],
+    run: Callable[[Contender], AnyRun],
+    *,
+    rounds: int,
+    tell: Callable[[str], None],
+) -> Rounds[AnyRun]:
+    """Each contender once a round, another one first in each."""
+    result: Rounds[AnyRun] = Rounds(contenders=tuple(contenders), runs={each.name: [] for each in contenders})
     for number in range(rounds):
         turn = number % len(contenders)
         for contender in (*contenders[turn:], *contenders[:turn]):
             tell(f"round {number + 1} of {rounds}: {contender.title}")
-            run = in_a_process(contender, folder=folder, messages=max(200, int(contender.rate * seconds)))
-            result.runs[contender.name].append(run)
+            result.runs[contender.name].append(run(contender))
     return result
+
+
+def size(contender: Contender, seconds: float) -> int:
+    """How many messages take it about `seconds` on an idle machine."""
+    return max(200, int(contender.rate * seconds))
 
 
 def rows(rounds: Rounds[Run]) -> list[dict[str, Any]]:

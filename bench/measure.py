@@ -25,14 +25,12 @@ SYNCHRONOUS: Final = {0: "off", 1: "normal", 2: "full", 3: "extra"}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Run:
-    """One run: seconds to publish all, seconds to consume all, CPU seconds of both, and what SQLite was told."""
+class Halves:
+    """One run of any kind: how many messages, and the seconds to publish and to consume them all."""
 
     messages: int
     publish_s: float
     consume_s: float
-    cpu_s: float
-    synchronous: str
     rss_mb: float
 
     @property
@@ -44,6 +42,14 @@ class Run:
     def consume_per_s(self) -> float:
         """Messages a second while consuming."""
         return self.messages / self.consume_s
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Run(Halves):
+    """One run here: CPU seconds of both halves, and what SQLite was told."""
+
+    cpu_s: float
+    synchronous: str
 
     @property
     def both_per_s(self) -> float:

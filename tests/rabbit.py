@@ -85,7 +85,7 @@ def rabbit_proxy(rabbit: Rabbit) -> Iterator[FaultProxy]:
 @pytest.fixture(scope="session", params=[OLD, NEW])
 def rabbit_node(request: pytest.FixtureRequest) -> Iterator[RabbitNode]:
     """A node for one process of the run; tests use it through `rabbit_alone`."""
-    with RabbitNode(_install_of(request.param)) as node:
+    with RabbitNode(install_of(request.param)) as node:
         yield node
 
 
@@ -126,7 +126,7 @@ def _shared_server(version: str, *, folder: Path) -> RabbitServer:
         fcntl.flock(lock, fcntl.LOCK_EX)
         known = folder / f"{version}.json"
         if not known.exists():
-            node = RabbitNode(_install_of(version), owner=_main_process())
+            node = RabbitNode(install_of(version), owner=_main_process())
             node.start()
             _STARTED.append(node)
             where = {"host": node.host, "amqp_port": node.amqp_port, "management_port": node.management_port}
@@ -139,7 +139,8 @@ def _main_process() -> int:
     return os.getppid() if "PYTEST_XDIST_WORKER" in os.environ else os.getpid()
 
 
-def _install_of(version: str) -> Install:
+def install_of(version: str) -> Install:
+    """Where RabbitMQ `OLD` or `NEW` is. One that is not there skips the test, or, in CI, fails it if it is `OLD`."""
     major = int(version[-1])
     for install in installed():
         if install.major == major:

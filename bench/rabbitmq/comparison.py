@@ -6,10 +6,10 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, Final
 
-from bench.compare import Rounds, Spread
+from bench.compare import Rounds, Spread, in_turn, size
 from bench.measure import Contender
 from bench.rabbitmq import RAW, REDRIVE
-from bench.rabbitmq.runs import Run, run
+from bench.rabbitmq.runs import Run, on_a_vhost
 from redrive.testing.servers.rabbitmq import RabbitNode
 
 GOALS: Final = {"aiormq": 2.0, "dramatiq": 3.5, "faststream": 3.5, "celery": 7.0}
@@ -37,14 +37,11 @@ def compare(
     tell: Callable[[str], None],
 ) -> Rounds[Run]:
     """Run `rounds` rounds on one node; each run consumes for about `seconds` on an idle machine."""
-    result: Rounds[Run] = Rounds(contenders=tuple(contenders), runs={contender.name: [] for contender in contenders})
-    for number in range(rounds):
-        turn = number % len(contenders)
-        for contender in (*contenders[turn:], *contenders[:turn]):
-            tell(f"round {number + 1} of {rounds}: {contender.title}")
-            messages = max(200, int(contender.rate * seconds))
-            result.runs[contender.name].append(run(node, contender, place=place, messages=messages))
-    return result
+
+    def run(contender: Contender) -> Run:
+        return on_a_vhost(node, contender, place=place, messages=size(contender, seconds))
+
+    return in_turn(contenders, run, rounds=rounds, tell=tell)
 
 
 def rows(rounds: Rounds[Run]) -> list[dict[str, Any]]:

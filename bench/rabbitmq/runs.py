@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
-from bench.measure import ROOT, TIME_LIMIT_S, Contender, scratch
+from bench.measure import ROOT, TIME_LIMIT_S, Contender, Halves, scratch
 from bench.rabbitmq.side import BEGIN, END
 from redrive.testing.servers.rabbitmq import RabbitNode
 
@@ -28,26 +28,12 @@ _TICKS_PER_S: Final = os.sysconf("SC_CLK_TCK")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Run:
-    """Seconds of both halves, CPU seconds of the client in each, and of the broker while consuming."""
+class Run(Halves):
+    """One run on RabbitMQ: CPU seconds of the client in each half, and of the broker while consuming."""
 
-    messages: int
-    publish_s: float
     publish_cpu_s: float
-    consume_s: float
     consume_cpu_s: float
     broker_cpu_s: float
-    rss_mb: float
-
-    @property
-    def publish_per_s(self) -> float:
-        """Messages a second while publishing."""
-        return self.messages / self.publish_s
-
-    @property
-    def consume_per_s(self) -> float:
-        """Messages a second while consuming."""
-        return self.messages / self.consume_s
 
     @property
     def publish_cpu_us(self) -> float:
@@ -65,7 +51,7 @@ class Run:
         return self.broker_cpu_s * 1e6 / self.messages
 
 
-def run(node: RabbitNode, contender: Contender, *, place: Path, messages: int) -> Run:
+def on_a_vhost(node: RabbitNode, contender: Contender, *, place: Path, messages: int) -> Run:
     """Publish and consume `messages`. Raises RuntimeError where one was lost, or handled twice."""
     with node.vhost() as vhost, scratch(place, contender.name) as folder:
         environment = os.environ | {

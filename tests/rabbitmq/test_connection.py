@@ -29,7 +29,7 @@ from redrive.testing.samples import outgoing
 from redrive.testing.servers.processes import free_ports
 from redrive.testing.servers.proxy import FaultProxy, Way
 from redrive.testing.servers.rabbitmq import RabbitNode
-from tests.rabbit import NEW, OLD, Rabbit, RabbitAlone, _install_of
+from tests.rabbit import NEW, OLD, Rabbit, RabbitAlone, install_of
 from tests.rabbitmq.connected import PATIENCE_S, connected, receive, take, take_through, until
 
 # ------------------------------------------------------------------------------------------------- addresses
@@ -59,10 +59,11 @@ def test_without_anything_said_it_is_the_guest_of_this_machine() -> None:
 
 
 @pytest.mark.parametrize(("url", "says"), [
-    ("http://h", "starts with amqp"), ("amqp://h?heartbit=5", "Did you mean heartbeat"), ("amqp://h:0", '"h:0"'),
+    ("http://h", "no RabbitMQ URL"), ("amqp://h?heartbit=5", "Did you mean heartbeat"), ("amqp://h:0", '"h:0"'),
     ("amqp://h:x", '"h:x"'), ("amqp://h?heartbeat=-1", "heartbeat"), ("amqp://h?connection_timeout=0", "longer"),
     ("amqp://h?prefetch=0", "prefetch"), ("amqp://h?ca=/x", "amqps"), ("amqps://h?ca=/nowhere", "is not there"),
     ("amqps://h?key=/etc/hostname", "no cert"), ("amqp://h?publish_timeout=soon", "duration"),
+    ("amqp://[::1", "::1"), ("amqp://[::1]7", "::1"),
 ])  # fmt: skip
 def test_a_wrong_address_says_what_is_wrong(url: str, says: str) -> None:
     with pytest.raises(ConfigurationError, match=says):
@@ -332,7 +333,7 @@ def certificates(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.mark.parametrize("version", [OLD, NEW])
 async def test_tls_with_a_client_certificate_and_nothing_less(certificates: Path, version: str) -> None:
-    install = _install_of(version)
+    install = install_of(version)
     if install.root is not None:
         pytest.skip("the server of this version lives in another file system, where the certificates are not")
     (port,) = free_ports(1)

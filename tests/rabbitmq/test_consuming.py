@@ -19,7 +19,7 @@ from redrive.runtime.clock import SystemClock
 from redrive.testing.samples import QUEUE, outgoing
 from redrive.testing.servers.proxy import FaultProxy
 from redrive.testing.servers.rabbitmq import RabbitNode, Vhost
-from tests.rabbit import NEW, OLD, Rabbit, _install_of
+from tests.rabbit import NEW, OLD, Rabbit, install_of
 from tests.rabbitmq.connected import (
     PATIENCE_S,
     connected,
@@ -128,7 +128,7 @@ async def test_a_deleted_queue_ends_its_receivers_and_the_next_one_makes_it_agai
 @pytest.fixture(params=[OLD, NEW])
 def impatient(request: pytest.FixtureRequest) -> Iterator[Vhost]:
     """A node that waits two seconds for an acknowledgement and looks every second."""
-    node = RabbitNode(_install_of(request.param))
+    node = RabbitNode(install_of(request.param))
     # The second of the two has no name in rabbitmq.conf.
     advanced = "[{rabbit, [{consumer_timeout, 2000}, {channel_tick_interval, 1000}]}]."
     (node._files.outside / "advanced.config").write_text(advanced)

@@ -270,6 +270,42 @@ def test_errors_end_with_two_and_findings_with_one(shell: Shell, tmp_path: Path)
     assert set(codes.values()) == {2}, codes
 
 
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ("verify", "amqp://u:s3cret@[::1/x"),
+        ("show", "amqp://"),
+        ("plan", "empty.json", "--broker", "amqp://u:s3cret@[::1/x"),
+        ("verify", "amqp://u@localhost", "--management", "http://u:s3cret@127.0.0.1:99999"),
+        ("verify", "amqp://u@localhost", "--management", "http://[::1"),
+    ],
+)
+def test_a_url_that_is_none_is_told_and_is_no_finding(shell: Shell, tmp_path: Path, arguments: tuple[str, ...]) -> None:
+    (tmp_path / "empty.json").write_text("{}")
+
+    told = shell.run("topology", *arguments, "--json")
+
+    assert (2, "") == (told.code, told.out)
+    assert "config" in json.loads(told.err)["error"]["code"], told.err
+    assert "s3cret" not in told.err
+
+
+def test_an_apply_that_is_refused_halfway_says_what_was_and_what_was_not_done(rabbit: Rabbit, shell: Shell) -> None:
+    write_app(shell, rabbit)
+    vhost = rabbit.vhost
+    may = {"configure": ".*", "write": "^(?!q[.])", "read": ".*"}
+    rabbit.server.api("PUT", f"/api/permissions/{vhost.name}/{vhost.user}", may)
+
+    refused = topology(shell, "apply", "--yes", on=rabbit)
+
+    names = {queue["name"] for queue in rabbit.server.api("GET", f"/api/queues/{vhost.name}")}
+    assert (2, True) == (refused.code, "What was done before it stays." in refused.err), refused.err
+    assert names == {line.rpartition(" ")[2] for line in refused.err.splitlines() if line.startswith("+ queue")}
+    assert "+ binding" not in refused.err
+    assert 'The binding of "' in refused.err
+    assert f"Give the user permission {'to write' if rabbit.major > 3 else 'for'} queue 'q." in refused.err
+
+
 def test_no_password_is_ever_shown(shell: Shell) -> None:
     told = shell.run("topology", "plan", "amqp://guest:s3cret@127.0.0.1:1/", "--broker", "amqp://u:s3cret@127.0.0.1:1/")
     bad = shell.run("topology", "show", "amqp://u:s3cret@127.0.0.1:1/", "--management", "ftp://u:s3cret@x")

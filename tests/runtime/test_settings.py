@@ -113,6 +113,8 @@ def test_urls_name_files_and_hide_passwords() -> None:
     assert sqlite_path("sqlite:///a/b.db") == "a/b.db"
     assert sqlite_path("sqlite:////a/b%20c.db") == "/a/b c.db"
     assert masked("amqp://u:secret@host/v") == "amqp://u:***@host/v"
+    assert masked("amqp://u:sec/r:e@t@[::1") == "amqp://u:***@[::1"
+    assert masked("sqlite:////a:b@c.db") == "sqlite:////a:b@c.db"
     with pytest.raises(ConfigurationError, match="names no file"):
         sqlite_path("sqlite://a.db")
 

@@ -91,7 +91,7 @@ def _source(spec: str, management: Management) -> Source:
         return asyncio.run(of_broker(management.reach(spec)))
     if spec.endswith(".json") or Path(spec).is_file():
         return of_file(Path(spec))
-    o.refuse_unless("://" not in spec, f'"{spec.partition("://")[0]}://" is no broker with a topology.')
+    o.refuse_unless("://" not in spec, f'"{spec.partition("://")[0]}://" is no broker with a topology: amqp:// is.')
     from redrive.cli.target import load_app
 
     return of_app(load_app(spec))

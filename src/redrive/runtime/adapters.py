@@ -52,7 +52,7 @@ def open_backend(
 
     Raises `ConfigurationError` for a scheme nobody knows and `MissingExtraError` where a driver is not installed.
     """
-    scheme = urlsplit(url).scheme
+    scheme = _scheme(url)
     maker = _BACKENDS.get(scheme)
     if maker is None:
         known = ", ".join(f"{name}://" for name in _BACKENDS)
@@ -93,17 +93,23 @@ class _Wanted:
 
 
 def masked(url: str) -> str:
-    """The URL with its passwords hidden, for logs and messages."""
-    parts = urlsplit(url)
-    if "password=" in parts.query:
-        parts = parts._replace(query=_PASSWORD_OPTION.sub(r"\1***", parts.query))
-    if parts.password is None:
-        return parts.geturl() if "password=" in parts.query else url
-    host = parts.netloc.rpartition("@")[2]
-    return parts._replace(netloc=f"{parts.username or ''}:***@{host}").geturl()
+    """The URL, or what was meant as one, with its passwords hidden, for logs and messages."""
+    url = _PASSWORD_OPTION.sub(r"\1***", url)
+    scheme, _, rest = url.partition("://")
+    login, _, place = rest.rpartition("@")
+    user, colon, _ = login.partition(":")
+    if not colon or "/" in user:
+        return url
+    return f"{scheme}://{user}:***@{place}"
 
 
-_PASSWORD_OPTION: Final = re.compile(r"(password=)[^&]*")
+def _scheme(url: str) -> str:
+    """What stands before its colon; empty where there is none."""
+    scheme, colon, _ = url.partition(":")
+    return scheme.lower() if colon else ""
+
+
+_PASSWORD_OPTION: Final = re.compile(r"([?&]\w*password=)[^&]*")
 
 # ---------------------------------------------------------------------------------------------------- one file
 
@@ -172,14 +178,17 @@ def restore_file(url: str, source: Path, *, replace: bool) -> Path | None:
     """
     from redrive.sqlite.backup import restore  # noqa: PLC0415 - loaded only where used
 
-    if urlsplit(url).scheme != "sqlite":
+    if _scheme(url) != "sqlite":
         raise UnsupportedError(f'"{masked(url)}" is not a file redrive can restore. Nothing was changed.')
     return restore(source, sqlite_path(url), replace=replace)
 
 
 def sqlite_path(url: str) -> str:
     """The file a sqlite URL names: three slashes are relative, four absolute."""
-    parts = urlsplit(url)
+    try:
+        parts = urlsplit(url)
+    except ValueError:
+        raise ConfigurationError(f'"{masked(url)}" is no URL of a file.') from None
     path = unquote(parts.path.removeprefix("/"))
     if parts.netloc or not path:
         raise ConfigurationError(
@@ -308,7 +317,7 @@ def _redis(wanted: _Wanted) -> Backend:
 def _store_file(wanted: _Wanted) -> SqliteFile:
     """The file beside a broker that has no store of its own."""
     url = wanted.settings.store
-    if urlsplit(url).scheme != "sqlite":
+    if _scheme(url) != "sqlite":
         raise ConfigurationError(
             f'The store "{masked(url)}" is not one redrive knows. Nothing was consumed or published.',
             hint='Write store = "sqlite:///redrive.db".',
@@ -318,7 +327,7 @@ def _store_file(wanted: _Wanted) -> SqliteFile:
 
 def server_url(settings: Settings) -> str | None:
     """The URL of the Redis server that the broker lies on; None where it is none."""
-    return settings.broker if urlsplit(settings.broker).scheme in ("redis", "rediss") else None
+    return settings.broker if _scheme(settings.broker) in ("redis", "rediss") else None
 
 
 async def read_server(url: str) -> RedisReading:
@@ -351,9 +360,9 @@ def open_live(
 
     Raises `UnsupportedError` where the broker is none with exchanges, `MissingExtraError` without its driver.
     """
-    if urlsplit(url).scheme not in ("amqp", "amqps"):
+    if _scheme(url) not in ("amqp", "amqps"):
         raise UnsupportedError(
-            f'"{masked(url)}" is no RabbitMQ. Nothing was changed.', hint="Write amqp://user:password@host:5672/vhost."
+            f'"{masked(url)}" is no RabbitMQ. Nothing was changed.', hint="Write amqp://host:5672/vhost."
         )
     try:
         from redrive.brokers.rabbitmq.live import RabbitLive  # noqa: PLC0415 - loaded only where used

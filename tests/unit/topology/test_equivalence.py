@@ -112,3 +112,15 @@ def test_values_are_the_same_exactly_when_they_freeze_the_same(left: object, rig
 def test_a_value_is_the_same_as_itself_and_can_be_shown(value: object) -> None:
     assert is_same(value, value)
     assert shown(value)
+
+
+def test_a_value_that_is_nested_without_an_end_is_shown_as_far_as_anybody_reads() -> None:
+    deep: object = "end"
+    for _ in range(5_000):
+        deep = [deep]
+
+    text = shown({"a": 1, "deep": deep})
+
+    assert text.startswith("{a: 1, deep: [[[")
+    assert "…" in text
+    assert len(text) < 100

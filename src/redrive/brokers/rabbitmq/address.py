@@ -62,7 +62,10 @@ def parse(url: str) -> Address:
     """The address in a URL. Raises `ConfigurationError` naming what is wrong, never showing the password."""
     scheme, _, rest = url.partition("://")
     if scheme not in ("amqp", "amqps") or not rest:
-        raise ConfigurationError("A RabbitMQ URL starts with amqp:// or amqps://.", hint="amqp://user:password@host/")
+        raise ConfigurationError(
+            "This is no RabbitMQ URL: amqp:// or amqps://, and then a host.",
+            hint="Write amqp://host:5672/vhost, and before the host user, colon, password and an @.",
+        )
     place, _, query = rest.partition("?")
     authority, slash, path = place.partition("/")
     login, _, hosts = authority.rpartition("@")
@@ -93,11 +96,13 @@ def _hosts(text: str, default_port: int) -> tuple[tuple[str, int], ...]:
 
 def _host(text: str, default_port: int) -> tuple[str, int]:
     if text.startswith("["):
-        host, _, port = text[1:].partition("]")
+        host, closed, port = text[1:].partition("]")
+        is_whole = bool(closed) and (not port or port.startswith(":"))
         port = port.removeprefix(":")
     else:
         host, _, port = text.partition(":")
-    if not host or (port and not (port.isascii() and port.isdigit() and 0 < int(port) <= MAX_PORT)):
+        is_whole = True
+    if not host or not is_whole or (port and not (port.isascii() and port.isdigit() and 0 < int(port) <= MAX_PORT)):
         raise ConfigurationError(
             f'"{text}" is no host of a RabbitMQ URL.', hint="Write host, host:port or [::1]:port, several with commas."
         )

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Final, assert_never
 
-from redrive.brokers.rabbitmq.failures import ChannelLost, LinkLost, refused_queue
+from redrive.brokers.rabbitmq.failures import NOTHING_CHANGED, ChannelLost, LinkLost, refused
 from redrive.brokers.rabbitmq.management import Management
 from redrive.brokers.rabbitmq.probing import probe_queue
 from redrive.brokers.rabbitmq.session import ErrandChannel, Session, as_declared
@@ -21,6 +21,8 @@ from redrive.errors import BrokerUnavailableError, ConfigurationError
 
 POLL_MS: Final = 250
 """Between two looks at a queue that empties itself."""
+
+STOPPED: Final = "What was done before it stays. Nothing is lost; run it again, it goes on from there."
 
 _TYPE: Final = "x-queue-type"
 
@@ -38,19 +40,22 @@ class Applier:
         self._move = move
 
     async def apply(self, plan: Plan, *, said: Said) -> None:
-        """What the plan leaves to `apply`, in its order."""
+        """What the plan leaves to `apply`, in its order; each is said once it is done."""
+        fate = NOTHING_CHANGED
         for step in plan.changes:
+            await self._apply(step, fate=fate)
             said(f"{step.mark} {step.kind} {step.name}")
-            await self._apply(step)
+            fate = STOPPED
 
-    async def _apply(self, step: Step) -> None:
+    async def _apply(self, step: Step, *, fate: str) -> None:
         match step.entity:
             case Exchange() as exchange:
-                await self._on_channel(exchange.name, lambda channel: channel.declare_exchange(exchange))
+                what = f'Exchange "{exchange.name}"'
+                await self._on_channel(what, lambda channel: channel.declare_exchange(exchange), fate=fate)
             case Queue() as queue:
-                await self._declare(queue)
+                await self._declare(queue, fate=fate)
             case Binding() as binding:
-                await self._on_channel(binding.destination, lambda channel: channel.bind(binding))
+                await self._bind(binding, fate=fate)
             case Policy() as policy:
                 await self._put_policy(policy, is_operator=step.kind is Kind.OPERATOR_POLICY)
             case _ as never:
@@ -61,14 +66,14 @@ class Applier:
         for binding in bindings:
             await self._bind(binding)
 
-    async def _bind(self, binding: Binding) -> None:
-        await self._on_channel(binding.destination, lambda channel: channel.bind(binding))
+    async def _bind(self, binding: Binding, *, fate: str = STOPPED) -> None:
+        await self._on_channel(_named(binding), lambda channel: channel.bind(binding), fate=fate)
 
-    async def _declare(self, queue: Queue) -> None:
+    async def _declare(self, queue: Queue, *, fate: str = STOPPED) -> None:
         async def declare(channel: ErrandChannel) -> None:
             await channel.declare_queue(**as_declared(queue))
 
-        await self._on_channel(queue.name, declare)
+        await self._on_channel(f'Queue "{queue.name}"', declare, fate=fate)
 
     async def _put_policy(self, policy: Policy, *, is_operator: bool) -> None:
         if self._management is None:
@@ -78,12 +83,14 @@ class Applier:
             )
         await self._management.put_policy(policy, operator=is_operator)
 
-    async def _on_channel(self, name: str, action: Callable[[ErrandChannel], Awaitable[object]]) -> None:
+    async def _on_channel(
+        self, what: str, action: Callable[[ErrandChannel], Awaitable[object]], *, fate: str = STOPPED
+    ) -> None:
         try:
             async with self._session.channel() as channel:
                 await action(channel)
         except ChannelLost as lost:
-            raise refused_queue(name, lost, doing="declared or bound") from lost
+            raise refused(what, lost, doing="declared or removed", fate=fate) from lost
         except LinkLost as lost:
             raise self._session.broken(lost) from lost
 
@@ -102,7 +109,7 @@ class Applier:
             case Bind(binding=binding):
                 await self._bind(binding)
             case Unbind(binding=binding):
-                await self._on_channel(binding.destination, lambda channel: channel.unbind(binding))
+                await self._on_channel(_named(binding), lambda channel: channel.unbind(binding))
             case Move() as move:
                 await self._move(move)
             case AwaitEmpty(queue=name, at_most_ms=at_most_ms):
@@ -141,4 +148,8 @@ class Applier:
                 )
             await channel.delete_queue(name, if_empty=is_classic)
 
-        await self._on_channel(name, delete)
+        await self._on_channel(f'Queue "{name}"', delete)
+
+
+def _named(binding: Binding) -> str:
+    return f'The binding of "{binding.source}" to "{binding.destination}"'

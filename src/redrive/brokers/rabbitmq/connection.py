@@ -21,7 +21,7 @@ from typing import Any, Final
 import pika
 
 from redrive.brokers.rabbitmq.address import Address
-from redrive.brokers.rabbitmq.failures import LinkLost, refusal, said, unavailable
+from redrive.brokers.rabbitmq.failures import AT_START, BY_ITSELF, LinkLost, refusal, said, unavailable
 from redrive.brokers.rabbitmq.link import Link
 from redrive.core.policy.backoff import Exponential
 from redrive.core.ports import Clock
@@ -85,7 +85,7 @@ class Lane:
         try:
             link, lost = await self._connect()
         except LinkLost as error:
-            raise self._error() from error
+            raise self._error(hint=AT_START) from error
         self._take(link, lost)
         self._keeper = asyncio.create_task(self._keep())
         return link
@@ -176,12 +176,12 @@ class Lane:
         if not lost.done():
             lost.set_result(None)
 
-    def _error(self, *, or_wait: bool = False) -> RedriveError:
+    def _error(self, *, or_wait: bool = False, hint: str = BY_ITSELF) -> RedriveError:
         refused = None if or_wait else refusal(self._last_error, self.where, is_tls=self._address.tls is not None)
         if refused is not None:
             return refused
         text = "no answer yet" if self._last_error is None else said(self._last_error)
-        return unavailable(self.where, text)
+        return unavailable(self.where, text, hint=hint)
 
     # ------------------------------------------------------------------------------------------- connecting
 

@@ -101,11 +101,16 @@ def refusal(reason: BaseException | None, where: str, *, is_tls: bool = False) -
     return None
 
 
-def unavailable(where: str, text: str, *, fate: str = "Nothing was accepted by this call.") -> BrokerUnavailableError:
+BY_ITSELF: Final = "It is tried again by itself; what was accepted before is safe."
+AT_START: Final = "Does it run, and are host and port right? Then start this again."
+
+
+def unavailable(
+    where: str, text: str, *, fate: str = "Nothing was accepted by this call.", hint: str = BY_ITSELF
+) -> BrokerUnavailableError:
     """The broker is away, for now."""
     return BrokerUnavailableError(
-        f"RabbitMQ at {where} cannot be reached: {cut(text, MAX_TEXT_BYTES)}. {fate}",
-        hint="It is tried again by itself; what was accepted before is safe.",
+        f"RabbitMQ at {where} cannot be reached: {cut(text, MAX_TEXT_BYTES)}. {fate}", hint=hint
     )
 
 
@@ -118,31 +123,45 @@ def named_in(text: str) -> str | None:
     return None if found is None else found[1]
 
 
+NOTHING_CHANGED: Final = "Nothing was changed."
+
+
 def refused_queue(queue: str, lost: ChannelLost, *, doing: str) -> RedriveError:
     """Why a queue cannot be declared, consumed or looked at."""
+    return refused(f'Queue "{queue}"', lost, doing=doing)
+
+
+def refused(what: str, lost: ChannelLost, *, doing: str, fate: str = NOTHING_CHANGED) -> RedriveError:
+    """Why something on the broker cannot be declared or used. `what`: its kind and its name in quotes."""
     match lost.code:
         case 403:
-            return ConfigurationError(
-                f'Queue "{queue}" cannot be {doing}: {lost.text}. Nothing was changed.',
-                hint="Give the user the permission: rabbitmqctl set_permissions --vhost VHOST USER '.*' '.*' '.*'",
-            )
+            return ConfigurationError(f"{what} cannot be {doing}: {lost.text}. {fate}", hint=_permission(lost.text))
         case 404:
-            return QueueNotFoundError(f'Queue "{queue}" is not on the broker: {lost.text}. Nothing was changed.')
+            return QueueNotFoundError(f"{what} is not on the broker: {lost.text}. {fate}")
         case 405:
             return BrokerUnavailableError(
-                f'Queue "{queue}" cannot be {doing}: it is exclusive to another connection. Nothing was changed.',
+                f"{what} cannot be {doing}: it is exclusive to another connection. {fate}",
                 hint="It is free again once that connection is gone.",
             )
         case 406:
             return ConfigurationError(
-                f'Queue "{queue}" cannot be {doing}: {lost.text}. Nothing was changed.',
-                hint="See what differs: redrive topology plan",
+                f"{what} cannot be {doing}: {lost.text}. {fate}", hint="See what differs: redrive topology plan"
             )
         case _:
             return BrokerUnavailableError(
-                f'Queue "{queue}" cannot be {doing} now: {lost.code} {lost.text}. Nothing was changed.',
-                hint="It is tried again by itself.",
+                f"{what} cannot be {doing} now: {lost.code} {lost.text}. {fate}", hint="It is tried again by itself."
             )
+
+
+_ACCESS: Final = re.compile(r"(?:(configure|write|read) )?access to (\w+ '(?:[^'\\]|\\.)*')")
+
+
+def _permission(text: str) -> str:
+    """What the user is to be allowed, as far as the broker says it."""
+    found = _ACCESS.search(text)
+    # Which one it is only a 4.x says.
+    lacks = "the permission" if found is None else f"permission {f'to {found[1]}' if found[1] else 'for'} {found[2]}"
+    return f"Give the user {lacks}: rabbitmqctl set_permissions --vhost VHOST USER CONFIGURE WRITE READ"
 
 
 def refused_publish(message_id: str, target: str, lost: ChannelLost) -> RedriveError:

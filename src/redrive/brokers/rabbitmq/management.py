@@ -64,6 +64,12 @@ class QueueCounts:
     consumers: int | None
 
 
+def _no_url() -> ConfigurationError:
+    return ConfigurationError(
+        "--management is no HTTP URL with a host and a port up to 65535.", hint="Write http://host:15672."
+    )
+
+
 class Management:
     """A client of one broker's management API. Safe to use from several tasks; every call is one request."""
 
@@ -73,11 +79,14 @@ class Management:
 
         Raises `ConfigurationError` for what is no such URL; the text holds no credentials.
         """
-        parts = urlsplit(url)
+        try:
+            parts = urlsplit(url)
+            self._port = parts.port or (_TLS_PORT if parts.scheme == "https" else _PLAIN_PORT)
+        except ValueError:
+            raise _no_url() from None
         if parts.scheme not in ("http", "https") or not parts.hostname:
-            raise ConfigurationError("--management is no HTTP URL.", hint="Write http://host:15672.")
+            raise _no_url()
         self._host, self._scheme = parts.hostname, parts.scheme
-        self._port = parts.port or (_TLS_PORT if parts.scheme == "https" else _PLAIN_PORT)
         self._path = parts.path.rstrip("/")
         self._tls = tls
         user, password = login

@@ -284,7 +284,7 @@ class _Place:
         shown = repr(self.value)
         shown = shown if len(shown) <= 60 else f"{shown[:57]}..."  # noqa: PLR2004
         return ConfigurationError(
-            f"{self.path} in the definitions file is {shown}, not {wanted}.",
+            f"{self.path} in the definitions file is {'missing' if self.value is None else shown}, not {wanted}.",
             hint="Export the file again with `rabbitmqctl export_definitions`.",
         )
 

@@ -104,9 +104,14 @@ def frozen(value: Any) -> Any:
             return (type(value).__name__, value)
 
 
-def shown(value: Any) -> str:
-    """A value of an argument, for a person."""
+MAX_SHOWN_DEPTH: Final = 20
+
+
+def shown(value: Any, *, depth: int = 0) -> str:
+    """A value of an argument, for a person; what lies too deep in it is left out."""
     match value:
+        case Mapping() | list() | tuple() if depth > MAX_SHOWN_DEPTH:
+            return "…"
         case None:
             return "nothing"
         case bool():
@@ -114,8 +119,10 @@ def shown(value: Any) -> str:
         case str():
             return f'"{value}"'
         case Mapping():
-            return "{" + ", ".join(f"{name}: {shown(each)}" for name, each in sorted(value.items())) + "}"
+            return (
+                "{" + ", ".join(f"{name}: {shown(each, depth=depth + 1)}" for name, each in sorted(value.items())) + "}"
+            )
         case list() | tuple():
-            return f"[{', '.join(map(shown, value))}]"
+            return f"[{', '.join(shown(each, depth=depth + 1) for each in value)}]"
         case _:
             return str(value)
