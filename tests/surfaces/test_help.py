@@ -240,3 +240,53 @@ def test_the_broker_comes_from_the_environment_or_the_file(cli: Cli, here: Path)
 
     assert ["orders"] == [queue["queue"] for queue in by_file.json["queues"]]
     assert by_file.json == by_environment.json
+
+
+ODD = """
+from redrive import Redrive
+
+class Odd(Redrive):
+    async def open(self):
+        raise ValueError("the odd one")
+
+app = Odd("odd", broker="memory://")
+
+@app.consumer("orders")
+async def handle(order): ...
+"""
+
+
+@pytest.mark.parametrize("arguments", [("dlq", "list"), ("alerts",)])
+def test_what_nobody_foresaw_is_one_line_and_never_the_code_of_a_finding(
+    cli: Cli, here: Path, arguments: tuple[str, ...]
+) -> None:
+    (here / "odd.py").write_text(ODD)
+
+    shown = cli(*arguments, "--app", "odd:app", "--json")
+
+    assert 70 == shown.code
+    assert "unforeseen" == shown.error["code"]
+    assert "ValueError: the odd one (odd.py:6, in open)" in shown.error["text"]
+    assert "what it had done by then is done" in shown.error["text"]
+    assert "REDRIVE_LOG_LEVEL=debug" in shown.error["hint"]
+    assert "Traceback" not in shown.err
+
+
+def test_its_traceback_is_shown_to_who_asks_and_by_what_would_have_stayed(redrive: Cli, here: Path) -> None:
+    (here / "odd.py").write_text(ODD)
+
+    asked = redrive("dlq", "list", "--app", "odd:app", REDRIVE_LOG_LEVEL="debug")
+    stayed = redrive("work", "odd:app")
+
+    for shown in (asked, stayed):
+        assert 70 == shown.code, shown
+        assert "Traceback (most recent call last)" in shown.err
+        assert "Error: Something nobody foresaw: ValueError: the odd one" in shown.err
+
+
+def test_where_one_could_not_look_it_is_never_said_that_something_was_found(cli: Cli) -> None:
+    shown = cli("alerts", "--state", "nowhere/alerts.json", "--app", "shop:app")
+
+    assert (2, 'Error: The system refused "nowhere/alerts.json.part": No such file or directory.') == (
+        shown.code, shown.err.splitlines()[-1],
+    )  # fmt: skip

@@ -4,27 +4,28 @@ from __future__ import annotations
 
 import os
 import sys
+import traceback
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any, Final
 
 import typer
 
+from redrive.cli.outcome import BROKEN_PIPE, FAILED, INTERRUPTED, OK, UNFORESEEN, WRONG, system_text
 from redrive.cli.output import prepare_streams, print_error
 from redrive.errors import ConfigurationError, RedriveError
 
-OK: Final = 0
-FAILED: Final = 1
-WRONG: Final = 2
-INTERRUPTED: Final = 130
-BROKEN_PIPE: Final = 141
-"""As a shell reports a process that SIGPIPE ended."""
+STAYING: Final = frozenset({"up", "work", "serve", "push"})
+"""Commands that run until they are told to stop: what broke one of them may not come again, so it is told at once."""
 
 _UsageError: Final[Any] = typer.BadParameter.__base__
 _ClickException: Final[Any] = _UsageError.__base__
 
 
 def run(arguments: Sequence[str]) -> int:
-    """Carry out one command line; the exit code. Never raises, never prints a traceback for what a user did."""
+    """Carry out one command line; the exit code. Never raises, never prints a traceback for what a user did, and none
+    that nobody asked for (`REDRIVE_LOG_LEVEL=debug` asks).
+    """
     from redrive.cli.root import app
 
     prepare_streams()
@@ -45,6 +46,8 @@ def run(arguments: Sequence[str]) -> int:
         return WRONG if isinstance(error, ConfigurationError) else FAILED
     except _ClickException as error:
         return _usage(error, is_json=is_json)
+    except Exception as error:  # noqa: BLE001 - the last resort: 1 would say "found something", which nobody did
+        return _unforeseen(error, arguments, is_json=is_json)
 
 
 def _usage(error: Any, *, is_json: bool) -> int:
@@ -64,11 +67,26 @@ def _broken_pipe() -> int:
 
 
 def _system(error: OSError, *, is_json: bool) -> int:
-    """The system refused something of ours: standard output is on a full disk, a file is out of reach."""
-    what = "the output" if error.filename is None else f'"{error.filename}"'
-    print_error("system", f"The system refused {what}: {error.strerror or error}.", is_json=is_json)
+    print_error("system", system_text(error), is_json=is_json)
     _silence()
     return FAILED
+
+
+def _unforeseen(error: Exception, arguments: Sequence[str], *, is_json: bool) -> int:
+    """A bug, ours or the app's: what it is and where, in one line; the traceback before it where it is wanted."""
+    is_shown = os.environ.get("REDRIVE_LOG_LEVEL", "").lower() == "debug" or bool(STAYING.intersection(arguments[:1]))
+    if is_shown:
+        sys.stderr.write("".join(traceback.format_exception(error)))
+    last = traceback.extract_tb(error.__traceback__)[-1:]
+    where = "".join(f" ({Path(frame.filename).name}:{frame.lineno}, in {frame.name})" for frame in last)
+    print_error(
+        "unforeseen",
+        f"Something nobody foresaw: {type(error).__name__}: {error}{where}. "
+        "The command stopped there; what it had done by then is done.",
+        hint="" if is_shown else "For the traceback run it again with REDRIVE_LOG_LEVEL=debug, and please report it.",
+        is_json=is_json,
+    )
+    return UNFORESEEN
 
 
 def _silence() -> None:

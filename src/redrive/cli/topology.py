@@ -12,9 +12,10 @@ import typer
 
 from redrive.cli import options as o
 from redrive.cli.groups import spread
-from redrive.cli.output import note, plural, print_error, print_json, say, table
+from redrive.cli.outcome import FOUND, carried_out
+from redrive.cli.output import note, plural, print_json, say, table
 from redrive.cli.prompts import confirm
-from redrive.errors import ConfigurationError, RedriveError
+from redrive.errors import ConfigurationError
 
 if TYPE_CHECKING:
     from redrive.core.live import LiveBroker
@@ -25,10 +26,6 @@ if TYPE_CHECKING:
 Result = TypeVar("Result")
 
 SCHEMES: Final = ("amqp://", "amqps://")
-FOUND: Final = 1
-"""Exit code: there is something to do, or to worry about."""
-WRONG: Final = 2
-"""Exit code: the command itself did not work."""
 
 SourceArgument = Annotated[
     str,
@@ -97,15 +94,6 @@ def _source(spec: str, management: Management) -> Source:
     return of_app(load_app(spec))
 
 
-def _carried_out(action: Callable[[], Result], *, is_json: bool) -> Result:
-    """What the action returns; every failure of it ends with exit code 2, so that 1 says "found something"."""
-    try:
-        return action()
-    except RedriveError as error:
-        print_error(error.code, error.text, hint=error.hint, is_json=is_json)
-        raise typer.Exit(WRONG) from error
-
-
 # ---------------------------------------------------------------------------------------------------- show
 
 
@@ -126,7 +114,7 @@ def show(
     """
     from redrive.topologies import picture, shown
 
-    found = _carried_out(lambda: _source(source, management), is_json=is_json)
+    found = carried_out(lambda: _source(source, management), is_json=is_json)
     if as_mermaid:
         text = picture(found)
         print_json({"mermaid": text}) if is_json else say(text.rstrip("\n"))
@@ -201,7 +189,7 @@ def verify(
             found, version=broker_version, consumers=tuple(consumers or ()), suppress=_suppressions(suppress)
         )
 
-    report = _carried_out(check, is_json=is_json)
+    report = carried_out(check, is_json=is_json)
     if is_json:
         print_json(report.document())
     else:
@@ -291,7 +279,7 @@ def plan(
         found = _source(source, management)
         return _on_broker(found, broker, management=management, action=lambda live: planned(live, found))
 
-    result = _carried_out(compare, is_json=is_json)
+    result = carried_out(compare, is_json=is_json)
     if is_json:
         print_json(planned_document(result))
     else:
@@ -358,8 +346,8 @@ def apply(
     """
     from redrive.topologies import applied, planned, planned_document
 
-    found = _carried_out(lambda: _source(source, management), is_json=is_json)
-    before = _carried_out(
+    found = carried_out(lambda: _source(source, management), is_json=is_json)
+    before = carried_out(
         lambda: _on_broker(found, broker, management=management, action=lambda live: planned(live, found)),
         is_json=is_json,
     )
@@ -371,7 +359,7 @@ def apply(
         _print_planned(before)
     confirm(_question(before, migrate=migrate), yes=yes)
     tell = _silent if is_json else note
-    after = _carried_out(
+    after = carried_out(
         lambda: _on_broker(
             found, broker, management=management, action=lambda live: applied(live, found, migrate=migrate, said=tell)
         ),
@@ -452,7 +440,7 @@ def export(
     def work() -> str:
         return exported(_source(source, management), version=broker_version, names_vhost=not no_vhost)
 
-    text = _carried_out(work, is_json=is_json)
+    text = carried_out(work, is_json=is_json)
     if output is None:
         typer.echo(text, nl=False)
         return

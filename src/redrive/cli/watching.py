@@ -12,6 +12,7 @@ import typer
 
 from redrive.cli import options as o
 from redrive.cli.groups import Where, spread
+from redrive.cli.outcome import FOUND, carried_out
 from redrive.cli.output import facts, note, print_error, print_json, say, table
 from redrive.core.alerts import BY_NAME, DEFAULT_GROUPS, Group
 from redrive.core.doctor import Level
@@ -23,10 +24,6 @@ if TYPE_CHECKING:
     from redrive.doctor import Report
     from redrive.runtime.app import Redrive
 
-FOUND: Final = 1
-"""Exit code: something is wrong."""
-WRONG: Final = 2
-"""Exit code: the command itself did not work."""
 MIN_EVERY_MS: Final = 1_000
 _MB: Final = 1024 * 1024
 
@@ -80,11 +77,10 @@ def doctor(
     from redrive.cli.target import find_app
     from redrive.doctor import examine
 
-    try:
-        report = asyncio.run(examine(find_app(where.app, where.broker, may_create=True), strict=strict))
-    except RedriveError as error:
-        print_error(error.code, error.text, hint=error.hint, is_json=where.is_json)
-        raise typer.Exit(WRONG) from error
+    report = carried_out(
+        lambda: asyncio.run(examine(find_app(where.app, where.broker, may_create=True), strict=strict)),
+        is_json=where.is_json,
+    )
     if where.is_json:
         print_json(report.document())
     else:
@@ -158,15 +154,14 @@ def alerts(
     from redrive.cli.target import find_app
 
     wanted = Wanted(groups=tuple(groups or DEFAULT_GROUPS), metrics_urls=tuple(metrics_urls or ()), state=state)
-    try:
-        app = find_app(where.app, where.broker)
-        if watch:
-            asyncio.run(_watch(app, wanted, every_ms=_every_ms(every), is_json=where.is_json))
-            return
-        look = asyncio.run(_look(app, wanted))
-    except RedriveError as error:
-        print_error(error.code, error.text, hint=error.hint, is_json=where.is_json)
-        raise typer.Exit(WRONG) from error
+    app = carried_out(lambda: find_app(where.app, where.broker), is_json=where.is_json)
+    if watch:
+        every_ms = _every_ms(every)
+        carried_out(
+            lambda: asyncio.run(_watch(app, wanted, every_ms=every_ms, is_json=where.is_json)), is_json=where.is_json
+        )
+        return
+    look = carried_out(lambda: asyncio.run(_look(app, wanted)), is_json=where.is_json)
     document = look_document(look)
     if where.is_json:
         print_json(document)

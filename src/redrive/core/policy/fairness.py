@@ -165,8 +165,10 @@ def starts_before(weight: float, others: Iterable[float]) -> int:
 # ------------------------------------------------------------------------------------------------ a scheduler
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, kw_only=True)
 class _Group:
+    """A state, not a value: `Scheduler` moves it, and hands out none."""
+
     number: int
     step: int
     place: int
@@ -198,7 +200,7 @@ class Scheduler:
         group = self._groups.get(name)
         if group is None:
             self._numbers += 1
-            group = _Group(self._numbers, self._step_for(name), self.at.now)
+            group = _Group(number=self._numbers, step=self._step_for(name), place=self.at.now)
             self._groups[name], self._names[group.number] = group, name
         elif group.waits:
             return
