@@ -163,6 +163,15 @@ async def test_a_wrong_password_is_told_and_not_shown(redis_alone: RedisNode) ->
     assert "wrong-one" not in str(refused.value)
 
 
+async def test_a_password_that_was_not_given_is_a_finding_too(redis_alone: RedisNode, no_file: None) -> None:
+    redis_alone.ask("CONFIG", "SET", "requirepass", "right")
+
+    found = await examine(Redrive("mail", settings=settings(redis_alone.url)))
+
+    assert {ConfigurationError.code: Level.ERROR, **BESIDE} == codes(found.findings)
+    assert "wants a password" in found.findings[0].text
+
+
 def test_the_command_on_a_live_server(redis_alone: RedisNode, tmp_path: Path) -> None:
     redis_alone.ask("CONFIG", "SET", "maxmemory-policy", "allkeys-lru")
 

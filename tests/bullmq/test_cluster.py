@@ -12,10 +12,12 @@ from pathlib import Path
 import pytest
 
 from redrive.brokers.bullmq.broker import BullBroker
+from redrive.brokers.bullmq.keys import keys_of
 from redrive.core import settlement
 from redrive.core.idempotency import Acquired, ClaimState
 from redrive.core.ports import ClaimEnd, Settle
 from redrive.errors import ConfigurationError
+from redrive.redis.slots import slot_of
 from redrive.runtime.clock import SystemClock
 from redrive.stores.redis.claims import RedisClaimStore
 from redrive.testing.samples import QUEUE, outgoing
@@ -86,6 +88,34 @@ async def test_bq07_a_cluster_with_one_works_whichever_node_is_asked(cluster: li
     finally:
         await broker.close()
         await claims.close()
+
+
+async def test_bq07_keys_are_found_again_when_the_node_that_had_them_is_gone() -> None:
+    """A fail-over, as it looks from outside: a node is dead and another one has its slots."""
+    settings = {"cluster-enabled": "yes", "databases": "1", "cluster-require-full-coverage": "no"}
+    with ExitStack() as stack:
+        first, second = [stack.enter_context(RedisNode(install_of(OLD), settings=settings)) for _ in range(2)]
+        slot = slot_of(keys_of("{bull}", QUEUE)["wait"])
+        second.ask("CLUSTER", "ADDSLOTSRANGE", slot, slot)
+        first.ask("CLUSTER", "MEET", second.host, second.port)
+        for node in (first, second):
+            until(lambda node=node: f" {slot}\n".encode() in node.ask("CLUSTER", "NODES").replace(b"\r", b"") + b"\n")
+        broker = BullBroker(f"{first.url}?prefix={{bull}}&publish_timeout=30", clock=SystemClock())
+        await broker.open()
+        try:
+            await broker.publish([outgoing("m-1")])
+            (before,) = await broker.receive(QUEUE, limit=5, lease_ms=LEASE_MS, worker="w1", wait_ms=0)
+            assert [True] == await asyncio.to_thread(broker.renew, [before.lease], lease_ms=LEASE_MS)
+
+            second.kill()
+            first.ask("CLUSTER", "SETSLOT", slot, "NODE", first.ask("CLUSTER", "MYID"))
+            await broker.publish([outgoing("m-2")])
+
+            (after,) = await broker.receive(QUEUE, limit=5, lease_ms=LEASE_MS, worker="w1", wait_ms=0)
+            assert "m-2" == after.message.id
+            assert [True] == await asyncio.to_thread(broker.renew, [after.lease], lease_ms=LEASE_MS)
+        finally:
+            await broker.close()
 
 
 async def test_a_master_is_found_through_its_sentinel(tmp_path: Path) -> None:

@@ -13,6 +13,9 @@ from redrive.brokers.bullmq.broker import BullBroker
 from redrive.core import settlement
 from redrive.core.ports import Published, Received, Settle
 from redrive.errors import BrokerUnavailableError, ConfigurationError
+from redrive.redis.address import parse
+from redrive.redis.scripts import Script
+from redrive.redis.server import Server
 from redrive.runtime.clock import SystemClock
 from redrive.testing.samples import QUEUE, outgoing
 from redrive.testing.servers.proxy import FaultProxy
@@ -225,6 +228,45 @@ async def test_keys_of_somebody_else_are_named(redis: Redis) -> None:
     async with opened(redis.url) as broker:
         with pytest.raises(ConfigurationError, match="holds something else"):
             await broker.publish([outgoing()])
+
+
+async def test_who_may_not_ask_for_the_living_is_told_so(redis_alone: RedisNode) -> None:
+    async with opened(redis_alone.url) as broker:
+        await broker.publish([outgoing()])
+        redis_alone.ask("ACL", "SETUSER", "default", "-hgetall")
+
+        with pytest.raises(ConfigurationError, match="this user may not do that"):
+            await broker.gone(["w1"])
+
+
+async def test_a_connection_lost_while_a_script_is_loaded_is_no_answer_lost() -> None:
+    """The script was not run, so it is sent again, also where it may not be run twice."""
+    asked: list[bytes] = []
+
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        while command := await command_of(reader):
+            asked.append(command[0])
+            if command[0] == b"SCRIPT" and asked.count(b"SCRIPT") == 1:
+                writer.close()
+                return
+            known = b":7\r\n" if asked.count(b"SCRIPT") else b"-NOSCRIPT no such script\r\n"
+            writer.write({b"INFO": b"$0\r\n\r\n", b"EVALSHA": known}.get(command[0], b"+OK\r\n"))
+
+    async with await asyncio.start_server(serve, "127.0.0.1", 0) as listening:
+        port = listening.sockets[0].getsockname()[1]
+        server = Server(parse(f"redis://127.0.0.1:{port}"), clock=SystemClock())
+        await server.open()
+        assert 7 == await server.run(Script("one", "return 7"), ["k"], [], wait_ms=30_000, again=False)
+        await server.close()
+
+
+async def command_of(reader: asyncio.StreamReader) -> list[bytes]:
+    """One command as a client sends it; empty at the end of the connection."""
+    try:
+        count = int((await reader.readuntil())[1:])
+        return [(await reader.readexactly(int((await reader.readuntil())[1:]) + 2))[:-2] for _ in range(count)]
+    except (asyncio.IncompleteReadError, ConnectionError):
+        return []
 
 
 async def test_a_wrong_password_is_told_and_never_shown() -> None:

@@ -48,6 +48,8 @@ def test_sentinels_have_their_own_port_and_password() -> None:
         ("redis://", "starts with redis://"),
         ("redis://host:0", "no host"),
         ("redis://host:x", "no host"),
+        ("redis://[::1", "no host"),
+        ("redis://[::1]6379", "no host"),
         ("redis://host/db", "no database"),
         ("redis://secret@host", "no password"),
         ("redis://host?prefx=a", "Did you mean prefix?"),

@@ -10,19 +10,17 @@ nodes tells. No text made here holds the password.
 
 from __future__ import annotations
 
-import difflib
-import os
 import ssl
 from dataclasses import dataclass, field
 from typing import Final
-from urllib.parse import parse_qsl, unquote
+from urllib.parse import unquote
 
-from redrive.core.units import Millis, duration_ms
+from redrive.core.units import Millis
 from redrive.errors import ConfigurationError
+from redrive.server_url import TLS_OPTIONS, duration_in, hosts_in, options_in, tls_in
 
 PORT: Final = 6379
 SENTINEL_PORT: Final = 26379
-MAX_PORT: Final = 65_535
 MAX_DATABASE: Final = 1_000_000
 
 CONNECT_TIMEOUT_MS: Final[Millis] = 5_000
@@ -34,11 +32,10 @@ PUBLISH_TIMEOUT_MS: Final[Millis] = 30_000
 PREFIX: Final = "bull"
 """What BullMQ puts before every key, unless told otherwise."""
 
-_TLS_OPTIONS: Final = ("ca", "cert", "key", "server_name")
 _FLAGS: Final = {"1": True, "true": True, "yes": True, "0": False, "false": False, "no": False}
 _OPTIONS: Final = (
     "prefix", "sentinel", "sentinel_password", "connection_timeout", "answer_timeout", "publish_timeout",
-    "keep_completed", "keep_failed", *_TLS_OPTIONS,
+    "keep_completed", "keep_failed", *TLS_OPTIONS,
 )  # fmt: skip
 
 
@@ -87,62 +84,30 @@ def parse(url: str) -> Address:
             "The Redis URL has a user and no password.",
             hint="Write redis://:password@host or redis://user:password@host.",
         )
-    options = _options(query)
-    is_tls = scheme == "rediss"
-    for name in _TLS_OPTIONS:
-        if name in options and not is_tls:
-            raise ConfigurationError(f"The URL's option {name} is for rediss:// only.", hint="Write rediss://…")
+    options = options_in(query, _OPTIONS, server="Redis")
     sentinel = options.get("sentinel") or None
     return Address(
-        hosts=_hosts(hosts, SENTINEL_PORT if sentinel else PORT),
+        hosts=hosts_in(hosts, SENTINEL_PORT if sentinel else PORT, server="Redis"),
         database=_database(path),
         user=unquote(user) if at and colon and user else None,
         password=unquote(password) if at and colon else None,
         prefix=_prefix(options),
         sentinel=sentinel,
         sentinel_password=options.get("sentinel_password") or None,
-        connect_timeout_ms=_duration(options, "connection_timeout", CONNECT_TIMEOUT_MS),
-        answer_timeout_ms=_duration(options, "answer_timeout", ANSWER_TIMEOUT_MS),
-        publish_timeout_ms=_duration(options, "publish_timeout", PUBLISH_TIMEOUT_MS),
+        connect_timeout_ms=duration_in(options, "connection_timeout", CONNECT_TIMEOUT_MS),
+        answer_timeout_ms=duration_in(options, "answer_timeout", ANSWER_TIMEOUT_MS),
+        publish_timeout_ms=duration_in(options, "publish_timeout", PUBLISH_TIMEOUT_MS),
         keep_completed=_flag(options, "keep_completed"),
         keep_failed=_flag(options, "keep_failed"),
-        tls=_tls(options) if is_tls else None,
+        tls=tls_in(options, scheme=scheme, secure_scheme="rediss"),
         server_name=options.get("server_name"),
     )
-
-
-def _hosts(text: str, default_port: int) -> tuple[tuple[str, int], ...]:
-    hosts = tuple(_host(part.strip(), default_port) for part in (text or "localhost").split(","))
-    return tuple(dict.fromkeys(hosts))
-
-
-def _host(text: str, default_port: int) -> tuple[str, int]:
-    if text.startswith("["):
-        host, _, port = text[1:].partition("]")
-        port = port.removeprefix(":")
-    else:
-        host, _, port = text.partition(":")
-    if not host or (port and not (port.isascii() and port.isdigit() and 0 < int(port) <= MAX_PORT)):
-        raise ConfigurationError(
-            f'"{text}" is no host of a Redis URL.', hint="Write host, host:port or [::1]:port, several with commas."
-        )
-    return host, int(port) if port else default_port
 
 
 def _database(path: str) -> int:
     if path and not (path.isascii() and path.isdigit() and int(path) < MAX_DATABASE):
         raise ConfigurationError(f'"/{path}" is no database of a Redis URL.', hint="Write its number: redis://host/0")
     return int(path or 0)
-
-
-def _options(query: str) -> dict[str, str]:
-    options = dict(parse_qsl(query, keep_blank_values=True))
-    for name in options:
-        if name not in _OPTIONS:
-            near = difflib.get_close_matches(name, _OPTIONS, n=1)
-            hint = f"Did you mean {near[0]}?" if near else f"Known: {', '.join(_OPTIONS)}."
-            raise ConfigurationError(f"The Redis URL's option {name} is unknown.", hint=hint)
-    return options
 
 
 def _prefix(options: dict[str, str]) -> str:
@@ -157,29 +122,3 @@ def _flag(options: dict[str, str], name: str) -> bool:
     if text.lower() not in _FLAGS:
         raise ConfigurationError(f"The URL's {name} is {text!r}: it must be true or false.")
     return _FLAGS[text.lower()]
-
-
-def _duration(options: dict[str, str], name: str, default: Millis) -> Millis:
-    if name not in options:
-        return default
-    text = options[name]
-    seconds = float(text) if text.replace(".", "", 1).isdigit() and text.isascii() else text
-    found = duration_ms(seconds, field=f"the URL's {name}")
-    if not found:
-        raise ConfigurationError(f"The URL's {name} is {text!r}: it must be longer than nothing.")
-    return found
-
-
-def _tls(options: dict[str, str]) -> ssl.SSLContext:
-    for name in ("ca", "cert", "key"):
-        if name in options and not os.path.isfile(options[name]):  # noqa: PTH113 - a path from outside, only asked for
-            raise ConfigurationError(f'The URL\'s {name} file "{options[name]}" is not there.')
-    if "key" in options and "cert" not in options:
-        raise ConfigurationError("The URL names a key file but no cert file.")
-    try:
-        context = ssl.create_default_context(cafile=options.get("ca"))
-        if "cert" in options:
-            context.load_cert_chain(options["cert"], options.get("key"))
-    except (ssl.SSLError, OSError) as error:
-        raise ConfigurationError(f"The URL's ca, cert or key file cannot be used: {error}.") from error
-    return context

@@ -14,12 +14,15 @@ from typing import Any, Final
 import hiredis
 
 from redrive.redis.address import Address
-from redrive.redis.failures import Kind, LinkLost, Refusal, refused, unavailable
+from redrive.redis.failures import Kind, LinkLost, Refusal, node_in, refused, unavailable
 from redrive.redis.link import Argument, Command, greeting
 from redrive.redis.scripts import Script
 
 _CHUNK: Final = 65_536
-_TRIES: Final = 3
+_TRIES: Final = 5
+"""What one call may meet in a row: a connection that was closed, a node that is away, a node that names another one,
+which does not know the script, and the reply.
+"""
 
 
 class BlockingLink:
@@ -31,6 +34,8 @@ class BlockingLink:
         self._socket: socket.socket | None = None
         self._reader = hiredis.Reader()
         self._node: tuple[str, int] | None = None
+        """The node of a cluster that had the keys last; the address's hosts know who has them now."""
+        self._asked = ""
 
     def run(self, script: Script, keys: Sequence[str], args: Sequence[Argument]) -> Any:
         """The script's reply. Sent again after a lost connection: only for scripts that may be run twice."""
@@ -64,8 +69,7 @@ class BlockingLink:
             loaded = self._ask(("SCRIPT", "LOAD", script.text))
             return not isinstance(loaded, Exception) or script.without_flags()
         if refusal.kind is Kind.MOVED:
-            host, _, port = refusal.text.split()[-1].rpartition(":")
-            self._node = (host, int(port))
+            self._node = node_in(refusal, asked=self._asked)
             self._drop()
             return True
         if refusal.code == "READONLY":
@@ -98,6 +102,8 @@ class BlockingLink:
                 return self._socket
             self._drop()
             failed = LinkLost(f"{host}:{port} is a replica")
+        # A node that is away may have handed on its keys.
+        self._node = None
         raise failed
 
     def _hosts(self) -> Sequence[tuple[str, int]]:
@@ -123,10 +129,12 @@ class BlockingLink:
         plain.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         plain.settimeout(address.answer_timeout_ms / 1_000)
         self._socket = plain
+        self._asked = host
         self._reader = hiredis.Reader()
         for command in greeting(address, is_sentinel=is_sentinel):
             reply = self._ask(command)
             if isinstance(reply, Exception) and command[0] in ("AUTH", "SELECT"):
+                self._drop()
                 raise refused(address.where, Refusal(str(reply)))
 
     def _drop(self) -> None:

@@ -35,6 +35,7 @@ KINDS: Final[dict[str, tuple[Kind, str]]] = {
     "READONLY": (Kind.TRANSIENT, "it is a replica now and takes no writes: a failover"),
     "BUSY": (Kind.TRANSIENT, "it runs a long script (SCRIPT KILL ends it)"),
     "TRYAGAIN": (Kind.TRANSIENT, "the cluster is moving these keys"),
+    "ASK": (Kind.TRANSIENT, "the cluster is moving this key"),
     "CLUSTERDOWN": (Kind.TRANSIENT, "its cluster is down"),
     "NOREPLICAS": (Kind.TRANSIENT, "it has not enough replicas to accept writes"),
     "MISCONF": (Kind.TRANSIENT, "it cannot write its data to disk, and refuses writes"),
@@ -42,7 +43,6 @@ KINDS: Final[dict[str, tuple[Kind, str]]] = {
     "NOSCRIPT": (Kind.UNKNOWN_SCRIPT, "it does not know the script"),
     "OOM": (Kind.FULL, "its memory is full (maxmemory)"),
     "MOVED": (Kind.MOVED, "another node of the cluster has this key"),
-    "ASK": (Kind.MOVED, "another node of the cluster has this key"),
     "NOAUTH": (Kind.REFUSED, "it wants a password"),
     "WRONGPASS": (Kind.REFUSED, "it refused the user or the password"),
     "NOPERM": (Kind.REFUSED, "this user may not do that"),
@@ -60,6 +60,8 @@ _HINTS: Final = {
     "NOPERM": "Give the user the keys of the prefix and the commands: ACL SETUSER … ~bull:* +@all.",
 }
 _CODE: Final = re.compile(r"(?<![A-Z])(" + "|".join(KINDS) + r")\b")
+
+_MOVED: Final = re.compile(r"MOVED \d+ (\S*):(\d{1,5})\b", re.ASCII)
 
 
 class LinkLost(Exception):
@@ -89,6 +91,14 @@ def code_of(text: str) -> str:
     """The code in a server's words, "" where none of the known ones is."""
     found = _CODE.search(text)
     return "" if found is None else found[1]
+
+
+def node_in(refusal: Refusal, *, asked: str) -> tuple[str, int] | None:
+    """Who has the key, of `MOVED 3999 127.0.0.1:6381`; without a host it is the one that was `asked`. None where it
+    says nothing of the kind.
+    """
+    found = _MOVED.search(refusal.text)
+    return None if found is None else (found[1] or asked, int(found[2]))
 
 
 def check(reply: Any) -> Any:

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import asyncio
 import socket
+import ssl
 from collections import deque
 from collections.abc import Callable, Sequence
 from typing import Any, Final, TypeAlias
@@ -151,6 +152,21 @@ async def connect(host: str, port: int, address: Address, *, is_sentinel: bool =
     """A link to this server, greeted. Raises `LinkLost` where it is away, starting, or (but for a sentinel) a replica;
     `Refusal` where it wants other credentials; `ssl.SSLError`.
     """
+    link = await dial(host, port, address)
+    try:
+        async with asyncio.timeout(address.connect_timeout_ms / 1_000):
+            await _greet(link, address, is_sentinel=is_sentinel)
+    except TimeoutError as error:
+        link.close()
+        raise LinkLost(f"{host}:{port} does not answer", was_sent=False) from error
+    except BaseException:
+        link.close()
+        raise
+    return link
+
+
+async def dial(host: str, port: int, address: Address) -> Link:
+    """A link to this server, on which nothing was said yet. Raises `LinkLost` where it is away, `ssl.SSLError`."""
     loop = asyncio.get_running_loop()
     name = (address.server_name or host) if address.tls is not None else None
     try:
@@ -162,18 +178,14 @@ async def connect(host: str, port: int, address: Address, *, is_sentinel: bool =
                 ssl=address.tls,
                 server_hostname=name,
             )
-            link.where = f"{host}:{port}"
-            try:
-                await _greet(link, address, is_sentinel=is_sentinel)
-            except BaseException:
-                link.close()
-                raise
     except TimeoutError as error:
         raise LinkLost(f"{host}:{port} does not answer", was_sent=False) from error
-    except OSError as error:
-        if hasattr(error, "verify_message") or type(error).__module__ == "ssl":
-            raise
-        raise LinkLost(f"{host}:{port}: {error.strerror or error}", was_sent=False) from error
+    except ssl.SSLError:
+        raise
+    except (OSError, UnicodeError) as error:
+        # UnicodeError: no name of a host can be so.
+        raise LinkLost(f"{host}:{port}: {getattr(error, 'strerror', None) or error}", was_sent=False) from error
+    link.where = f"{host}:{port}"
     return link
 
 

@@ -1,8 +1,9 @@
 """Server: runs scripts and commands where their keys are, and again where that is safe; the one caller of `Lane`.
 
 One server, a master that sentinels name, or a cluster: a cluster's node says MOVED where another has the key, and that
-is remembered by slot. Nothing is sent twice unless the caller says that it may be: a command whose answer was lost may
-have been carried out.
+is remembered by slot until that node is away: then whoever is asked first knows who has the key now.
+
+Nothing is sent twice unless the caller says that it may be: a command whose answer was lost may have been carried out.
 """
 
 from __future__ import annotations
@@ -15,16 +16,18 @@ from redrive.core.ports import Clock
 from redrive.core.units import Millis
 from redrive.errors import RedriveError
 from redrive.redis.address import Address
-from redrive.redis.failures import Kind, LinkLost, Refusal, refused, unavailable
+from redrive.redis.failures import Kind, LinkLost, Refusal, node_in, refused, unavailable
 from redrive.redis.lane import Lane, find
 from redrive.redis.link import Argument, Link
 from redrive.redis.scripts import Script
 from redrive.redis.slots import slot_of
 
 MAX_REDIRECTIONS: Final = 5
+"""So many are followed at once; further ones after a pause each."""
+NODE_WAIT_MS: Final[Millis] = 1_000
+"""How long one node of a cluster is waited for before the others are asked who has its keys."""
 PAUSE_MS: Final[Millis] = 50
 """Between two tries where the server answers but is not ready."""
-_ADDRESS_PARTS: Final = 3
 
 
 class Server:
@@ -68,7 +71,12 @@ class Server:
 
     async def link(self, key: str, *, wait_ms: float) -> Link:
         """The connection to whoever has this key. Raises `RedriveError` after `wait_ms`."""
-        return await self._lane(key).get(wait_ms=wait_ms)
+        lane = self._lane(key)
+        try:
+            return await lane.get(wait_ms=wait_ms)
+        except RedriveError:
+            self._forget(lane)
+            raise
 
     async def new_link(self, key: str) -> Link:
         """Another connection to whoever has this key, for commands that wait. Raises `RedriveError`."""
@@ -77,6 +85,7 @@ class Server:
             node = self._node_of(lane)
             return await find(self.address, node)
         except (LinkLost, Refusal, OSError) as error:
+            self._forget(lane)
             raise unavailable(lane.where, str(error)) from error
 
     def _node_of(self, lane: Lane) -> tuple[str, int] | None:
@@ -84,6 +93,11 @@ class Server:
 
     def _lane(self, key: str) -> Lane:
         return self._slots.get(slot_of(key), self._main) if self._slots else self._main
+
+    def _forget(self, lane: Lane) -> None:
+        """Its keys may be somewhere else now."""
+        if lane is not self._main:
+            self._slots = {slot: known for slot, known in self._slots.items() if known is not lane}
 
     # ------------------------------------------------------------------------------------------------- running
 
@@ -110,7 +124,13 @@ class Server:
         while True:
             left_ms = until - self._clock.monotonic_ms()
             lane = self._lane(key)
-            link = await lane.get(wait_ms=left_ms)
+            try:
+                link = await lane.get(wait_ms=left_ms if lane is self._main else min(left_ms, NODE_WAIT_MS))
+            except RedriveError:
+                self._forget(lane)
+                if lane is self._main or left_ms <= 0:
+                    raise
+                continue
             try:
                 # The digest anew each time: a script may have become another text.
                 whole = command if script is None else ("EVALSHA", script.sha, *command)
@@ -133,33 +153,36 @@ class Server:
         """Make it so that another try can go better. Raises where none can."""
         kind = refusal.kind
         if kind is Kind.UNKNOWN_SCRIPT and script is not None:
-            link = lane.link
-            if link is not None:
-                (loaded,) = await link.send([("SCRIPT", "LOAD", script.text)])
-                if isinstance(loaded, Exception) and not script.without_flags():
-                    raise refused(lane.where, Refusal(str(loaded)))
+            await _load(script, lane)
             return
-        if kind is Kind.MOVED and moved <= MAX_REDIRECTIONS:
-            self._move(key, refusal.text)
-            return
-        if kind is not Kind.TRANSIENT or is_last:
+        if kind is Kind.MOVED:
+            self._move(key, refusal, lane)
+            if moved <= MAX_REDIRECTIONS:
+                return
+        if kind not in (Kind.TRANSIENT, Kind.MOVED) or is_last:
             raise refused(lane.where, refusal)
         if refusal.code == "READONLY" and lane.link is not None:
             lane.link.close()
         await asyncio.sleep(PAUSE_MS / 1_000)
 
-    def _move(self, key: str, text: str) -> None:
-        """`MOVED 3999 127.0.0.1:6381`: remember who has the slot."""
-        parts = text[text.index("MOVED" if "MOVED" in text else "ASK") :].split()
-        if len(parts) < _ADDRESS_PARTS:
-            raise self._odd(text)
-        host, _, port = parts[2].rpartition(":")
-        if not port.isdigit():
-            raise self._odd(text)
-        node = (host or self.address.hosts[0][0], int(port))
+    def _move(self, key: str, refusal: Refusal, lane: Lane) -> None:
+        """Remember who has the slot."""
+        asked = "" if lane.link is None else lane.link.where.rpartition(":")[0]
+        node = node_in(refusal, asked=asked or self.address.hosts[0][0])
+        if node is None:
+            raise refused(lane.where, refusal)
         if node not in self._nodes:
             self._nodes[node] = Lane(self.address, clock=self._clock, node=node)
         self._slots[slot_of(key)] = self._nodes[node]
 
-    def _odd(self, text: str) -> RedriveError:
-        return unavailable(self.where, f"it said {text!r}")
+
+async def _load(script: Script, lane: Lane) -> None:
+    """Make the script known there. Raises `RedriveError` where the server does not take it."""
+    if lane.link is None:
+        return
+    try:
+        (loaded,) = await lane.link.send([("SCRIPT", "LOAD", script.text)])
+    except LinkLost:
+        return  # the next try finds out; nothing was carried out
+    if isinstance(loaded, Exception) and not script.without_flags():
+        raise refused(lane.where, Refusal(str(loaded)))

@@ -35,8 +35,8 @@ from dataclasses import dataclass, field
 from itertools import count
 from typing import Any, Final
 
-from redrive.brokers.bullmq import jobs, scripts
-from redrive.brokers.bullmq.fleet import SUSPECT_MS, Fleet, rescue_args, rescue_keys
+from redrive.brokers.bullmq import fleet, jobs, scripts
+from redrive.brokers.bullmq.fleet import Fleet, rescue_args, rescue_keys
 from redrive.brokers.bullmq.jobs import Kept, keepable
 from redrive.brokers.bullmq.keys import MAX_PRIORITY, Keys, Names, job_id_of, registry
 from redrive.brokers.bullmq.rates import window_of
@@ -57,7 +57,7 @@ from redrive.core.units import Millis, UnixMs
 from redrive.errors import BrokerUnavailableError, ConfigurationError, InvalidMessageError, UnsupportedError
 from redrive.redis.address import Address, parse
 from redrive.redis.blocking import BlockingLink
-from redrive.redis.failures import LinkLost, Refusal, refused, unavailable
+from redrive.redis.failures import LinkLost, Refusal, check, refused, unavailable
 from redrive.redis.link import Argument
 from redrive.redis.scripts import packed
 from redrive.redis.server import Server
@@ -468,15 +468,13 @@ class BullBroker:
             link = await self._server.link(keys.workers, wait_ms=LOOK_WAIT_MS)
             looks = [("TIME",), ("ZRANGE", keys.workers, 0, -1, "WITHSCORES"), ("HGETALL", keys.suspects)]
             try:
-                time, signs, suspects = await link.send(looks)
+                time, signs, suspects = [check(reply) for reply in await link.send(looks)]
             except LinkLost as lost:
                 raise unavailable(self._server.where, lost.text) from lost
-            now = int(time[0]) * 1_000 + int(time[1]) // 1_000
-            since = _pairs(suspects)
-            for member, until in _pairs(signs).items():
-                instance, _, worker = member.partition(b"|")
-                is_dead = float(until) <= now and now - int(since.get(instance, now)) >= SUSPECT_MS
-                (gone if is_dead else alive).add(worker.decode("utf-8", "surrogatepass"))
+            except Refusal as refusal:
+                raise refused(self._server.where, refusal) from refusal
+            for worker, is_dead in fleet.seen(time, signs, suspects):
+                (gone if is_dead else alive).add(worker)
         return (asked & gone) - alive
 
     # ------------------------------------------------------------------------------------------- helpers

@@ -6,7 +6,6 @@ to know. Judged in `redrive.core.doctor.redis`.
 
 from __future__ import annotations
 
-import asyncio
 import ssl
 from collections.abc import Sequence
 from typing import Any, Final
@@ -15,7 +14,7 @@ from redrive.core.doctor.redis import CONFIG_NAMES, RedisReading
 from redrive.redis.address import Address, parse
 from redrive.redis.failures import LinkLost, Refusal, check, connect_refusal, unavailable
 from redrive.redis.lane import find
-from redrive.redis.link import Link, greeting, read_info
+from redrive.redis.link import Link, dial, greeting, read_info
 
 _QUESTIONS: Final = (("INFO",), ("INFO", "errorstats"), *(("CONFIG", "GET", name) for name in CONFIG_NAMES))
 
@@ -27,17 +26,16 @@ async def read(url: str) -> RedisReading:
     address = parse(url)
     try:
         link = await _linked(address)
+        try:
+            return _reading(await link.send(_QUESTIONS))
+        finally:
+            link.close()
     except (LinkLost, Refusal, ssl.SSLError) as error:
+        # Also what INFO itself is answered: a server that wants a password and was given none refuses only there.
         raise (
             connect_refusal(error, address.where, is_tls=address.tls is not None)
             or unavailable(address.where, str(error), fate="Nothing was read.")
         ) from error
-    try:
-        return _reading(await link.send(_QUESTIONS))
-    except LinkLost as lost:
-        raise unavailable(address.where, lost.text, fate="Nothing was read.") from lost
-    finally:
-        link.close()
 
 
 def _reading(replies: Sequence[Any]) -> RedisReading:
@@ -66,24 +64,7 @@ async def _linked(address: Address) -> Link:
 
 
 async def _connected(host: str, port: int, address: Address) -> Link:
-    loop = asyncio.get_running_loop()
-    name = (address.server_name or host) if address.tls is not None else None
-    try:
-        async with asyncio.timeout(address.connect_timeout_ms / 1_000):
-            _, link = await loop.create_connection(
-                lambda: Link(answer_timeout_ms=address.answer_timeout_ms),
-                host,
-                port,
-                ssl=address.tls,
-                server_hostname=name,
-            )
-    except TimeoutError as error:
-        raise LinkLost(f"{host}:{port} does not answer", was_sent=False) from error
-    except ssl.SSLError:
-        raise
-    except OSError as error:
-        raise LinkLost(f"{host}:{port}: {error.strerror or error}", was_sent=False) from error
-    link.where = f"{host}:{port}"
+    link = await dial(host, port, address)
     try:
         for command in greeting(address):
             (reply,) = await link.send([command])

@@ -19,7 +19,7 @@ from __future__ import annotations
 
 import contextlib
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Final
 
 from redrive.brokers.bullmq.keys import Keys
@@ -144,3 +144,15 @@ def rescue_keys(keys: Keys) -> list[str]:
 def rescue_args(keys: Keys, tokens: bytes = NO_TOKENS) -> list[Argument]:
     """ARGV of `rescue.lua`."""
     return [keys.base, SUSPECT_MS, tokens]
+
+
+def seen(time: Sequence[bytes], signs: Sequence[bytes], suspects: Sequence[bytes]) -> Iterator[tuple[str, bool]]:
+    """Each worker of a queue, and whether it is dead: by the server's TIME, the signs with their scores (ZRANGE) and
+    since when who is missing (HGETALL).
+    """
+    now = int(time[0]) * 1_000 + int(time[1]) // 1_000
+    since = dict(zip(suspects[::2], suspects[1::2], strict=True))
+    for member, until in zip(signs[::2], signs[1::2], strict=True):
+        instance, _, worker = member.partition(b"|")
+        is_dead = float(until) <= now and now - int(since.get(instance, now)) >= SUSPECT_MS
+        yield worker.decode("utf-8", "surrogatepass"), is_dead
