@@ -11,7 +11,7 @@ import pytest
 
 from redrive.core.letters.letter import Letter, ReviewState
 from redrive.core.letters.selection import Selection
-from redrive.errors import InvalidMessageError, NotFoundError, SchemaTooNewError
+from redrive.errors import ConfigurationError, InvalidMessageError, NotFoundError, SchemaTooNewError
 from redrive.runtime.app import Redrive
 from redrive.runtime.archive import Archive, letters_in, line_of
 from redrive.service import Service
@@ -120,3 +120,38 @@ def test_a_line_that_is_no_letter_is_named(tmp_path: Path) -> None:
             list(letters_in(file))
     with pytest.raises(NotFoundError):
         list(letters_in(tmp_path / "nothing"))
+
+
+@pytest.mark.parametrize("left", [1, 12, -1])
+def test_what_is_written_behind_a_line_that_was_cut_off_is_not_lost(tmp_path: Path, left: int) -> None:
+    """A full disk, or a kill: the torn letter was not removed, so it is only in the way."""
+    file = tmp_path / "letters.jsonl"
+    file.write_bytes(line_of(letter("dl_1")) + line_of(letter("dl_2"))[:-1][:left])
+
+    with Archive(file) as archive:
+        archive.write([letter("dl_3")])
+
+    assert ["dl_1", "dl_3"] == [found.id for found in letters_in(file)]
+
+
+def test_a_last_line_that_is_whole_or_somebodys_own_stays(tmp_path: Path) -> None:
+    file = tmp_path / "letters.jsonl"
+    for last in (line_of(letter("dl_1"))[:-1], b"# a note", b'{"mine": 1'):
+        file.write_bytes(line_of(letter("dl_0")) + last)
+
+        with Archive(file) as archive:
+            archive.write([letter("dl_2")])
+
+        assert last == file.read_bytes().splitlines()[1]
+        assert line_of(letter("dl_2")).strip() == file.read_bytes().splitlines()[2]
+
+
+def test_a_file_that_another_one_writes_is_refused(tmp_path: Path) -> None:
+    file = tmp_path / "letters.jsonl"
+
+    with Archive(file) as first:
+        with pytest.raises(ConfigurationError, match="Nothing was written and nothing removed"):
+            Archive(file).__enter__()
+        first.write([letter("dl_1")])
+
+    assert ["dl_1"] == [found.id for found in letters_in(file)]

@@ -1,11 +1,13 @@
 """Letters as a file of JSON lines: whole, exact, and loaded again by `redrive dlq import`.
 
 One letter a line, as `redrive.core.wire.letter_document` writes it. A file is on disk before anything is removed
-because of it; a line cut off by a crash is the last one and belongs to letters that were not removed.
+because of it. A line that a crash or a full disk cut off is the last one, and belongs to letters that were not removed:
+whoever appends to the file again takes it away first, for what is written behind it could not be read any more.
 """
 
 from __future__ import annotations
 
+import fcntl
 import json
 import os
 from collections.abc import Iterator, Sequence
@@ -15,13 +17,18 @@ from typing import BinaryIO, Final, Self
 
 from redrive.core.letters.letter import Letter
 from redrive.core.wire import letter_document, letter_from_document
-from redrive.errors import InvalidMessageError, NotFoundError, RedriveError
+from redrive.errors import ConfigurationError, InvalidMessageError, NotFoundError, RedriveError
 
 MAX_LINE_BYTES: Final = 256 * 1024 * 1024
+_START: Final = b'{"schema":'
+"""What every letter's line begins with."""
+_STEP_BYTES: Final = 65_536
 
 
 class Archive:
-    """Appends letters to a file. `with Archive(path) as archive:` raises `OSError` where the file cannot be written."""
+    """Appends letters to a file. `with Archive(path) as archive:` raises `OSError` where the file cannot be written,
+    `ConfigurationError` where another process is writing into it.
+    """
 
     def __init__(self, path: Path) -> None:
         self._path = path
@@ -29,6 +36,13 @@ class Archive:
 
     def __enter__(self) -> Self:
         self._file = self._path.open("ab")
+        if self._path.is_file():
+            try:
+                _lock(self._file, self._path)
+                _mend(self._path)
+            except BaseException:
+                self._file.close()
+                raise
         return self
 
     def __exit__(
@@ -38,12 +52,58 @@ class Archive:
             self._file.close()
 
     def write(self, letters: Sequence[Letter]) -> None:
-        """Append these letters; returns when they are on disk."""
+        """Append these letters; returns when they are on disk. Raises `OSError`: then some may be there, the last one
+        cut off; who opens the file next takes that one away.
+        """
         assert self._file is not None, "an archive is written inside its with block"
         for letter in letters:
             self._file.write(line_of(letter))
         self._file.flush()
         os.fsync(self._file.fileno())
+
+
+def _lock(file: BinaryIO, path: Path) -> None:
+    """Until the file is closed. What another one is just writing would look cut off."""
+    try:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError as error:
+        raise ConfigurationError(
+            f'"{path}" is being written by another process. Nothing was written and nothing removed.',
+            hint="Wait for it, or name another file.",
+        ) from error
+
+
+def _mend(path: Path) -> None:
+    """See to it that the file ends where a line begins. Only the torn beginning of a letter is cut off, nothing else:
+    the file may be somebody's own.
+    """
+    with path.open("r+b") as file:
+        size = file.seek(0, os.SEEK_END)
+        tail = _last_line(file, size)
+        if not tail:
+            return
+        if tail.startswith(_START[: len(tail)]) and not _is_json(tail):
+            file.truncate(size - len(tail))
+        else:
+            file.write(b"\n")
+
+
+def _last_line(file: BinaryIO, size: int) -> bytes:
+    """What stands behind the last line feed."""
+    tail = b""
+    while b"\n" not in tail and len(tail) < size:
+        length = min(_STEP_BYTES, size - len(tail))
+        file.seek(size - len(tail) - length)
+        tail = file.read(length) + tail
+    return tail.rpartition(b"\n")[2]
+
+
+def _is_json(line: bytes) -> bool:
+    try:
+        json.loads(line)
+    except ValueError:
+        return False
+    return True
 
 
 def line_of(letter: Letter) -> bytes:
@@ -67,7 +127,12 @@ def _letter(line: bytes, where: str) -> Letter:
     try:
         document = json.loads(line)
     except ValueError as error:
-        raise InvalidMessageError(f"{where} is not JSON: {error}.") from error
+        hint = (
+            ""
+            if line.endswith(b"\n")
+            else "Was the file copied whole? A letter cut off by a crash is still in its store."
+        )
+        raise InvalidMessageError(f"{where} is not JSON: {error}.", hint=hint) from error
     if not isinstance(document, dict):
         raise InvalidMessageError(f"{where} is not a letter.")
     try:

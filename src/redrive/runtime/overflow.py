@@ -90,19 +90,17 @@ class Overflow:
         """
         limit = self._bounded[queue].max_letters
         assert limit is not None, queue
-        letters = self._app.backend.letters
+        letters, file = self._app.backend.letters, self.file_of(queue)
         total = (await letters.stats(Selection(queue=queue, states=COUNTED), top=1)).total
         gone = 0
         while total - gone > limit:
             oldest = await self._oldest(queue, min(BATCH, total - gone - limit))
-            removed = await self._archive(queue, oldest) if oldest else 0
+            removed = await self._archive(file, oldest) if oldest else 0
             if not removed:
                 break
             gone += removed
         if gone:
-            self._app.events.emit(
-                "letters.archived", queue=queue, count=gone, max_letters=limit, file=str(self.file_of(queue))
-            )
+            self._app.events.emit("letters.archived", queue=queue, count=gone, max_letters=limit, file=str(file))
         return gone
 
     def file_of(self, queue: str) -> Path:
@@ -124,9 +122,9 @@ class Overflow:
                 break
         return found
 
-    async def _archive(self, queue: str, letters: list[Letter]) -> int:
+    async def _archive(self, file: Path, letters: list[Letter]) -> int:
         backend = self._app.backend
-        await asyncio.to_thread(self._write, self.file_of(queue), letters)
+        await asyncio.to_thread(self._write, file, letters)
         if backend.drop_entries is not None:
             await backend.drop_entries(letters)
         selection = Selection(ids=tuple(letter.id for letter in letters), states=OPEN_STATES)
