@@ -55,6 +55,13 @@ def test_bq01_whatever_a_message_is_called_its_job_has_an_id_that_is_allowed_and
     assert ":" not in found or found == name
 
 
+@pytest.mark.parametrize("name", ["id-17", "active-user", "paused", "meta:x:y", "redrive:workers:1", "stalled-check"])
+def test_bq01_a_message_keeps_its_name_as_a_job_unless_a_key_of_the_queue_is_called_so(name: str) -> None:
+    is_taken = name.partition(":")[0] in {"paused", "meta", "redrive", "stalled-check"}
+
+    assert (job_id_of(message(name)) != name) is is_taken
+
+
 def test_a_colon_is_a_hyphen_in_redis_and_two_names_never_meet() -> None:
     names = Names("bull")
 

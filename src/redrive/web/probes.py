@@ -46,7 +46,7 @@ _TENANT_GAUGES: Final[dict[str, tuple[Callable[[float, float], float], Callable[
     "tenant_consecutive_batch": (max, lambda record: record.consecutive_batch_count),
     "tenant_rounds_without_processing": (max, lambda record: record.rounds_without_processing),
 }
-"""Which of two values is the worse one, and where it comes from. *Source*: systems.md E, Metrics."""
+"""Which of two values is the worse one, and where it comes from. *Source*: system E, Metrics."""
 
 
 class Probes:

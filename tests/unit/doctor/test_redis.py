@@ -78,8 +78,7 @@ STATES: dict[str, tuple[dict[str, str], dict[str, Level]]] = {
     "replicas nobody waits for": ({"connected_slaves": "2"}, {"redis_fail_over": Level.INFO}),
     "a node of a cluster": ({"cluster_enabled": "1"}, {"redis_cluster": Level.INFO}),
     "nearly all clients": ({"connected_clients": "9001"}, {"redis_clients": Level.WARNING}),
-    "an old server": ({"redis_version": "6.0.16"}, {"redis_old": Level.WARNING}),
-    "a very old one": ({"redis_version": "4.0.9"}, {"redis_too_old": Level.ERROR}),
+    "an old server, on which no worker starts": ({"redis_version": "6.0.16"}, {"redis_too_old": Level.ERROR}),
 }
 
 
@@ -102,6 +101,19 @@ def test_every_error_and_warning_says_what_to_do() -> None:
     assert len(findings) >= 10
     assert [] == [finding.code for finding in findings if finding.level is not Level.INFO and not finding.remedy]
     assert [] == [finding.code for finding in findings if not finding.risk.endswith(".")]
+
+
+@pytest.mark.parametrize(("limit", "command"), [(512 * MB, "CONFIG SET maxmemory 1024mb"), (0, None)])
+def test_no_remedy_sets_a_limit_that_would_refuse_more(limit: int, command: str | None) -> None:
+    """Twice nothing is no memory at all: a server without a limit gets none from a count of old refusals."""
+    full = {**GOOD_INFO, "maxmemory": str(limit), "errorstat_OOM": "count=3"}
+
+    findings = check_redis(RedisReading(info=full, config={**GOOD_CONFIG, "maxmemory": str(limit)}))
+
+    (refused,) = [finding for finding in findings if finding.code == "redis_out_of_memory"]
+    assert refused.remedy.endswith("redis-cli CONFIG RESETSTAT")
+    assert (command is not None) == ("maxmemory" in refused.remedy)
+    assert command is None or command in refused.remedy
 
 
 def test_a_server_that_hides_its_settings_is_judged_by_what_it_tells() -> None:

@@ -155,14 +155,14 @@ def job_id_of(message: Message) -> str:
     """
     name = message.id
     is_plain = len(name) <= _MAX_PLAIN and name.isprintable() and not name.startswith(_ID_PREFIX)
-    if is_plain and "~" not in name and id_problem(name) is None and not name.startswith(_RESERVED):
+    if is_plain and "~" not in name and id_problem(name) is None and name.partition(":")[0] not in _RESERVED:
         return name
     digest = hashlib.sha256(name.encode("utf-8", "surrogatepass")).hexdigest()
     return f"{_ID_PREFIX}{digest[:_DIGEST_CHARS]}"
 
 
-_RESERVED: Final = (
-    "wait", "active", "delayed", "prioritized", "completed", "failed", "events", "meta", "stalled", "limiter", "marker",
-    "paused", "repeat", "pc", "id", "waiting-children", "metrics", "de", "dn", "redrive",
+_RESERVED: Final = frozenset(
+    {"wait", "active", "delayed", "prioritized", "completed", "failed", "events", "meta", "stalled", "stalled-check",
+     "limiter", "marker", "paused", "repeat", "pc", "id", "waiting-children", "metrics", "de", "dn", "redrive"}
 )  # fmt: skip
-"""Ids that start so could meet a key of the queue itself."""
+"""What the queue's own keys are called, or begin with before a colon: no job may lie there."""

@@ -2,12 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Final
-
+from redrive.core.doctor.redis import OLDEST
 from redrive.errors import ConfigurationError
-
-OLDEST: Final = (6, 2)
-"""What BullMQ recommends at least; it refuses less than 5."""
 
 
 def check_version(version: str, where: str) -> None:

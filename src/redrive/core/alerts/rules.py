@@ -1,6 +1,6 @@
 """Alert rules as data: when something is wrong with the dead letters or with Redis, how bad it is, and what to do.
 
-*Source*: systems.md E, Alerts and Redis (dead letters, their rate, one tenant's, memory, OOM); cases.md MA-03 (every
+*Source*: system E, Alerts and Redis (dead letters, their rate, one tenant's, memory, OOM); case MA-03 (every
 new letter, old letters).
 """
 
@@ -158,8 +158,8 @@ RULES: Final[tuple[Rule, ...]] = (
         description="At 100 % Redis refuses every write: nothing is accepted and nothing can be settled.",
         action=(
             "See what fills it: redrive doctor, redrive queues list. Write old dead letters to a file and remove "
-            "them: redrive dlq prune --older-than 7d --archive letters.jsonl. Or give Redis more: "
-            "redis-cli CONFIG SET maxmemory 1gb, then redis-cli CONFIG REWRITE"
+            "them: redrive dlq prune --older-than 7d --archive letters.jsonl. Or give Redis more: redrive doctor "
+            "prints the command for twice its limit"
         ),
     ),
     Rule(
@@ -170,8 +170,8 @@ RULES: Final[tuple[Rule, ...]] = (
         summary="Redis uses {value} of its memory",
         description="At 100 % Redis refuses every write: nothing is accepted and nothing can be settled.",
         action=(
-            "Give Redis more memory now: redis-cli CONFIG SET maxmemory 1gb, then redis-cli CONFIG REWRITE. "
-            "Then see what fills it: redrive doctor, redrive queues list"
+            "Give Redis more memory now: redrive doctor prints the command for twice its limit. "
+            "Then see what fills it: redrive queues list"
         ),
     ),
     Rule(
@@ -185,8 +185,8 @@ RULES: Final[tuple[Rule, ...]] = (
             "consumers pause until there is room."
         ),
         action=(
-            "Give Redis more memory now: redis-cli CONFIG SET maxmemory 1gb, then redis-cli CONFIG REWRITE. "
-            "Look at it again: redrive doctor. When it is over, redis-cli CONFIG RESETSTAT forgets the count"
+            "Give Redis more memory now: redrive doctor prints the command for twice its limit. "
+            "Look at it again with redrive doctor. When it is over, redis-cli CONFIG RESETSTAT forgets the count"
         ),
     ),
     Rule(

@@ -3,7 +3,7 @@
 Everything is read from `INFO` (its sections `everything`, which hold the error statistics) and `CONFIG GET`, as text.
 A server whose owner forbids CONFIG (many hosted ones do) is judged by what INFO tells.
 
-*Source*: systems.md E, Redis: AOF `everysec`, `noeviction`, `aof-use-rdb-preamble yes`, rewrite 100 % / 64 MB, 512 MB,
+*Source*: system E, Redis: AOF `everysec`, `noeviction`, `aof-use-rdb-preamble yes`, rewrite 100 % / 64 MB, 512 MB,
 memory > 80 % / > 90 %, OOM from the error statistics and never from `rejected_connections` (which counts refused
 clients). The settings' meaning: redis.conf of Redis 7.0.
 """
@@ -23,12 +23,12 @@ MEMORY_WARNING: Final = 0.8
 MEMORY_CRITICAL: Final = 0.9
 CLIENTS_WARNING: Final = 0.9
 JOB_BYTES: Final = 2_048
-"""At most so much of Redis for one waiting job (systems.md E, Capacity)."""
+"""At most so much of Redis for one waiting job (system E, Capacity)."""
 
-OLDEST: Final = (5, 0)
-"""Below, scripts that BullMQ brings use commands the server does not have."""
-WITH_ERROR_STATISTICS: Final = (6, 2)
-"""From here on INFO tells OOM errors."""
+OLDEST: Final = (6, 2)
+"""What BullMQ recommends at least (it refuses less than 5); from here on INFO tells OOM errors, too. With an older one
+redrive does not start.
+"""
 
 CONFIG_NAMES: Final = (
     "appendonly",
@@ -67,7 +67,7 @@ class RedisReading:
     @property
     def oom_errors(self) -> int | None:
         """Commands answered with OOM since the statistics began; None where the server does not count errors."""
-        if self.version < WITH_ERROR_STATISTICS:
+        if self.version < OLDEST:
             return None
         counts = dict(pair.partition("=")[::2] for pair in self.info.get("errorstat_OOM", "").split(","))
         return int(counts.get("count", "0"))
@@ -117,15 +117,7 @@ def _version(reading: RedisReading) -> Iterator[Finding]:
             code="redis_too_old",
             level=Level.ERROR,
             text=f"The server is Redis {told}.",
-            risk="Scripts fail halfway on commands it does not have: jobs are stuck between two states.",
-            remedy="Upgrade to Redis 7 or Valkey 8.",
-        )
-    elif reading.version and reading.version < WITH_ERROR_STATISTICS:
-        yield Finding(
-            code="redis_old",
-            level=Level.WARNING,
-            text=f"The server is Redis {told}, which does not count its error replies.",
-            risk="Writes refused for want of memory are seen by publishers only, and raise no alert.",
+            risk="BullMQ's scripts want commands it does not have: no worker or publisher starts on it.",
             remedy="Upgrade to Redis 7 or Valkey 8.",
         )
 
@@ -254,15 +246,15 @@ def _memory(reading: RedisReading) -> Iterator[Finding]:
 
 def _out_of_memory(reading: RedisReading) -> Iterator[Finding]:
     if reading.oom_errors:
+        limit = memory_of(reading).limit_bytes
+        # A server that has no limit now refuses nothing any more; one of our making would be too small.
+        more = f"{_set('maxmemory', _double(limit))}. " if limit else ""
         yield Finding(
             code="redis_out_of_memory",
             level=Level.ERROR,
             text=f"The server has refused {reading.oom_errors} commands for want of memory (errorstat_OOM).",
             risk="What it had accepted is safe; publishers got an error, and workers could not settle.",
-            remedy=(
-                f"{_set('maxmemory', _double(memory_of(reading).limit_bytes))}. "
-                "When it is over: redis-cli CONFIG RESETSTAT"
-            ),
+            remedy=f"{more}When it is over: redis-cli CONFIG RESETSTAT",
         )
 
 
@@ -275,21 +267,21 @@ def _persistence(reading: RedisReading) -> Iterator[Finding]:
             risk="Nothing is accepted or handed out until it has.",
             remedy="Wait: redis-cli INFO persistence shows loading_loaded_perc.",
         )
-    for name, what in _WRITES.items():
+    for name, (what, command) in _WRITES.items():
         if reading.info.get(name, "ok") != "ok":
             yield Finding(
                 code=f"redis_{name}",
                 level=Level.ERROR,
                 text=f"{what} failed ({name} {reading.info[name]}).",
                 risk="The disk is full, read-only or broken: writes are refused, or lost in the next crash.",
-                remedy="Make room on the disk and look into the server's log; then: redis-cli BGREWRITEAOF",
+                remedy=f"Make room on the disk and look into the server's log; then: redis-cli {command}",
             )
 
 
 _WRITES: Final = {
-    "aof_last_write_status": "The last write to the append-only file",
-    "aof_last_bgrewrite_status": "The last rewrite of the append-only file",
-    "rdb_last_bgsave_status": "The last snapshot",
+    "aof_last_write_status": ("The last write to the append-only file", "BGREWRITEAOF"),
+    "aof_last_bgrewrite_status": ("The last rewrite of the append-only file", "BGREWRITEAOF"),
+    "rdb_last_bgsave_status": ("The last snapshot", "BGSAVE"),
 }
 
 

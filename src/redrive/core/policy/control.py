@@ -3,7 +3,7 @@
 The consumer's own `Fair` is what holds without it. A control is kept in a store that all workers see; each reads it
 every few seconds and goes on with `controlled(fair, control)`. Taking it away brings the consumer's own word back.
 
-*Source*: systems.md E, Runbooks: change the batch limit and a tenant's own rate limit live.
+*Source*: system E, Runbooks: change the batch limit and a tenant's own rate limit live.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Standings: where the tenants of a fair queue stand, who waits too long, and who gets most of it.
 
-*Source*: systems.md E, Fairness (the record of a tenant) and Runbooks (the tenant table).
+*Source*: system E, Fairness (the record of a tenant) and Runbooks (the tenant table).
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from typing import Final
 from redrive.core.policy.fairness import TenantRecord
 
 TOP: Final = 10
-"""Source: systems.md E, Runbooks: the top 10 each."""
+"""Source: system E, Runbooks: the top 10 each."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
