@@ -49,7 +49,14 @@ class Policy:
         """Turns between tenants; None where they are switched off. What a broker does inside with priorities is its
         own; the numbers of the round robin are what the metrics report.
         """
-        return Fair(batch=self.max_jobs_per_tenant_batch) if self.enable_round_robin else None
+        if not self.enable_round_robin:
+            return None
+        return Fair(
+            batch=self.max_jobs_per_tenant_batch,
+            base_priority=self.round_robin_base_priority,
+            priority_increment=self.priority_increment_per_round,
+            top_priority=self.max_round_robin_priority,
+        )
 
     @property
     def rate(self) -> str:

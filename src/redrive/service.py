@@ -19,7 +19,7 @@ from typing import Any, Final, TypeAlias
 from redrive.core.letters.letter import Letter, ReviewState
 from redrive.core.letters.selection import OPEN_STATES, Selection
 from redrive.core.policy.control import Control, ControlStore, merged
-from redrive.core.policy.standing import Standing
+from redrive.core.policy.standing import Standing, reported
 from redrive.core.ports import AuditEntry, LetterStats, LetterSummary, Page, Published, ReviewChange
 from redrive.core.redrive import JOB_TRANSITIONS, Item, ItemState, Job, JobEvent, JobOptions, JobState, refusal
 from redrive.core.units import Millis, UnixMs
@@ -192,7 +192,7 @@ class Service:
         look = self._app.backend.standings
         if look is None:
             raise UnsupportedError(f'"{self._app.backend.url}" does not know where tenants stand.')
-        return tuple(await look(queue, MAX_PAGE))
+        return tuple(reported(await look(queue, MAX_PAGE), self._app.fair.get(queue)))
 
     async def controls(self) -> tuple[Control, ...]:
         """What people have changed of queues, by queue."""

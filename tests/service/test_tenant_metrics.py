@@ -23,7 +23,7 @@ async def test_tenants_show_who_is_behind_and_who_runs_in_a_row(tmp_path: Path) 
     clock = FakeClock()
     app = Redrive("mail", broker=f"sqlite:///{tmp_path}/mail.db", settings={"durability": "normal"}, clock=clock)
 
-    @app.consumer("mail", fair_by=Fair(rate={"held": "1/h"}))
+    @app.consumer("mail", fair_by=Fair(rate={"held": "1/h"}, base_priority=8, priority_increment=2, top_priority=2))
     async def handle(mail: dict[str, Any]) -> None: ...
 
     async def take(count: int) -> None:
@@ -42,9 +42,9 @@ async def test_tenants_show_who_is_behind_and_who_runs_in_a_row(tmp_path: Path) 
         later = (await client.get("/metrics")).text
 
     assert 4 <= value(page, "tenant_rounds_without_processing", "held") <= 7
-    assert 1 == value(page, "tenant_current_priority", "held")
+    assert 2 == value(page, "tenant_current_priority", "held")
     assert 0 == value(page, "tenant_consecutive_batch", "held")
-    assert 5 == value(page, "tenant_current_priority", "free")
+    assert 8 == value(page, "tenant_current_priority", "free")
     assert 6 <= value(page, "tenant_consecutive_batch", "free") <= 8
     assert value(page, "tenant_rounds_without_processing", "held") == value(
         later, "tenant_rounds_without_processing", "held"

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import time
 from collections.abc import AsyncIterator
+from pathlib import Path
 from types import ModuleType
 from typing import Any
 
@@ -12,6 +14,7 @@ import pytest
 
 from redrive.core.message import Message
 from redrive.testing import FakeClock
+from tests import redis as redis_servers
 from tests.systems.courier import MAIN_QUEUE, SECRETS, courier, signed, webhook
 
 NOW_S = 1_700_000_000
@@ -70,6 +73,24 @@ async def test_the_answer_and_the_message_are_those_of_the_system(system: Module
     }
     assert ("courier-x:evt-1", "shipment.status.updated") == (message.key, message.properties.type)
     assert ":" not in message.id
+
+
+@pytest.mark.parametrize("version", [redis_servers.OLD, redis_servers.NEW])
+async def test_in_redis_an_accepted_webhook_is_one_job_however_often_it_comes(version: str, tmp_path: Path) -> None:
+    server = redis_servers.empty_server(version)
+    here = {"REDRIVE_BROKER": server.url, "REDRIVE_STORE": f"sqlite:///{tmp_path / 'courier.db'}"}
+    body = webhook()
+    with courier(**here, COURIER_SECRETS=SECRETS) as system:
+        async with system.app:
+            headers = signed(body, timestamp=int(time.time()))
+            answers = [await post(system, body, **headers) for _ in range(2)]
+
+    (job_id,) = server.ask("LRANGE", "bull:courier-events-main:wait", 0, -1)
+    job = server.ask("HGETALL", b"bull:courier-events-main:" + job_id)
+    data = json.loads(dict(zip(job[::2], job[1::2], strict=True))[b"data"])
+    assert [(202, False), (202, True)] == [(answer.status_code, answer.json()["duplicate"]) for answer in answers]
+    assert b":" not in job_id
+    assert ("courier-x:evt-1", 1) == (data["idempotencyKey"], data["attempt"])
 
 
 async def test_a_trace_id_is_made_where_none_came(system: ModuleType) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -16,6 +17,8 @@ from redrive.core.letters.letter import Letter, ReviewState
 from redrive.core.letters.selection import Selection
 from redrive.core.redrive import JobOptions
 from redrive.service import Service
+from tests import redis as redis_servers
+from tests.systems.conftest import EMBEDDED
 from tests.systems.courier import DLQ_QUEUE, MAIN_QUEUE, courier
 
 KEY = "courier-x:evt-1"
@@ -47,20 +50,34 @@ class Behind:
         self.taken.append(event.event_id)
 
 
+@pytest.fixture(params=[EMBEDDED, redis_servers.OLD, redis_servers.NEW])
+def place(request: pytest.FixtureRequest, tmp_path: Path) -> dict[str, str]:
+    """The variables that make it run here: the embedded file; and by its URL alone an empty Redis and Valkey."""
+    store = f"sqlite:///{tmp_path / 'courier.db'}"
+    broker = store if request.param == EMBEDDED else redis_servers.empty_server(request.param).url
+    return {"REDRIVE_BROKER": broker, "REDRIVE_STORE": store}
+
+
 @pytest.fixture
-def system(tmp_path: Path) -> Any:
-    url = f"sqlite:///{tmp_path / 'courier.db'}"
-    with courier(REDRIVE_BROKER=url, RETRY_BACKOFF_BASE_MS="5", RETRY_MAX_ATTEMPTS="3") as system:
+def system(place: dict[str, str]) -> Any:
+    with courier(**place, RETRY_BACKOFF_BASE_MS="5", RETRY_MAX_ATTEMPTS="3") as system:
         vars(system)["downstream"] = Behind()
         yield system
 
 
 @pytest.fixture
 async def running(system: ModuleType) -> AsyncIterator[ModuleType]:
+    async with at_work(system):
+        yield system
+
+
+@asynccontextmanager
+async def at_work(system: ModuleType) -> AsyncIterator[None]:
+    """The app open, and one worker."""
     async with system.app:
         worker = system.app.worker()
         task = asyncio.create_task(worker.run())
-        yield system
+        yield
         worker.stop()
         await task
 
@@ -115,8 +132,9 @@ async def test_transient_failures_are_retried_and_the_handler_sees_the_true_atte
     assert ["evt-1"] == running.downstream.taken
 
 
-async def _is(system: ModuleType, wanted: ClaimState) -> bool:
-    return await state(system) is wanted
+async def _is(system: ModuleType, wanted: ClaimState, key: str = KEY) -> bool:
+    """Without one transaction for all of it the letter is stored before the claim ends."""
+    return await state(system, key) is wanted
 
 
 @pytest.mark.parametrize(
@@ -140,7 +158,7 @@ async def test_a_dead_letter_names_its_reason_and_every_attempt(
     assert list(range(1, attempts + 1)) == [entry.attempt for entry in letter.history]
     assert {error_code} == {entry.error_code for entry in letter.history}
     assert EVENT == json.loads(letter.message.original_body)
-    assert ClaimState.DEAD_LETTERED is await state(running)
+    await until(lambda: _is(running, ClaimState.DEAD_LETTERED))
 
 
 async def test_what_the_service_calls_invalid_is_permanent(running: ModuleType) -> None:
@@ -197,17 +215,51 @@ async def test_a_processed_key_is_not_handled_again_but_a_dead_one_is_sent_anew(
     other = {**EVENT, "idempotencyKey": "other"}
     running.downstream.always = TimeoutError("slow")
     await running.app.publish(MAIN_QUEUE, other, idempotency_key="other", once=True, digest="b")
-    await letters(running)
+    await until(lambda: _is(running, ClaimState.DEAD_LETTERED, "other"))
     running.downstream.always = None
     anew = await running.app.publish(MAIN_QUEUE, other, idempotency_key="other", once=True, digest="b")
-    await until(lambda: _is_other(running))
+    await until(lambda: _is(running, ClaimState.PROCESSED, "other"))
 
     assert (True, False) == (again.duplicate, anew.duplicate)
     assert ["evt-1", "evt-1"] == running.downstream.taken
 
 
-async def _is_other(system: ModuleType) -> bool:
-    return await state(system, "other") is ClaimState.PROCESSED
+@pytest.mark.parametrize("version", [redis_servers.OLD, redis_servers.NEW])
+async def test_in_redis_the_dead_letter_lies_in_its_queue_too_and_leaves_it_with_its_letter(
+    version: str, tmp_path: Path
+) -> None:
+    """Where Node and its dashboards find it; the job it came from is gone, and its `attempt` was rewritten there."""
+    server = redis_servers.empty_server(version)
+    here = {"REDRIVE_BROKER": server.url, "REDRIVE_STORE": f"sqlite:///{tmp_path / 'courier.db'}"}
+    with courier(**here, RETRY_BACKOFF_BASE_MS="5", RETRY_MAX_ATTEMPTS="3") as system:
+        vars(system)["downstream"] = behind = Behind()
+        behind.always = TimeoutError("slow")
+        async with at_work(system):
+            # As a producer in Node sends it: no claim is registered, the first start makes it.
+            server.ask("HSET", "bull:courier-events-main:job-1", "name", "event", "data", json.dumps(EVENT), "opts",
+                       "{}", "timestamp", 1_700_000_000_000, "delay", 0, "priority", 0)  # fmt: skip
+            server.ask("LPUSH", "bull:courier-events-main:wait", "job-1")
+            server.ask("ZADD", "bull:courier-events-main:marker", 0, "0")
+            [letter] = await letters(system)
+            await until(lambda: _dead_jobs(server, 1))
+
+            (dead,) = await _dead_jobs(server, 1)
+            document = json.loads(server.ask("HGET", dead, "data"))
+            assert ("courier-x:evt-1", letter.id, 3) == (
+                document["idempotencyKey"], document["letterId"], document["attemptCount"],
+            )  # fmt: skip
+            assert [(1, 1), (2, 2), (3, 3)] == behind.attempts
+            behind.always = None
+            await Service(system.app).redrive(Selection(queue=DLQ_QUEUE), JobOptions(limit=10), actor="ann")
+            await until(lambda: _dead_jobs(server, 0))
+            assert (1, 1) == behind.attempts[-1]
+
+
+async def _dead_jobs(server: redis_servers.Redis, count: int) -> list[bytes] | None:
+    """The jobs of the dead-letter queue, once there are so many."""
+    keys = server.ask("KEYS", "bull:courier-events-dlq:*")
+    found = [key for key in keys if server.ask("TYPE", key) == b"hash" and server.ask("HEXISTS", key, "data")]
+    return found or [b""] if len(found) == count else None
 
 
 def test_the_downstream_client_names_what_the_service_did(tmp_path: Path) -> None:

@@ -245,6 +245,9 @@ def test_turns_are_taken_as_the_variables_say() -> None:
 
     assert fair is not None
     assert ("tenant", 7) == (fair.by, fair.batch)
+    assert [5, 4, 3, 2, 1, 1] == [fair.priority_after(rounds) for rounds in range(6)]
+    names = {"ROUND_ROBIN_BASE_PRIORITY": "9", "PRIORITY_INCREMENT_PER_ROUND": "3", "MAX_ROUND_ROBIN_PRIORITY": "2"}
+    assert [9, 6, 3, 2] == [policy_from(names).fair().priority_after(rounds) for rounds in range(4)]
     assert None is policy_from({"ENABLE_ROUND_ROBIN": "false"}).fair()
 
 

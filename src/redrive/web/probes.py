@@ -20,6 +20,7 @@ from starlette.routing import BaseRoute, Mount, Route
 from redrive.core.doctor import memory_of
 from redrive.core.letters.selection import OPEN_STATES, Selection
 from redrive.core.policy.fairness import TenantRecord
+from redrive.core.policy.standing import reported
 from redrive.core.units import Millis
 from redrive.errors import ConfigurationError, RedriveError
 from redrive.runtime.adapters import read_server, server_url
@@ -126,7 +127,8 @@ class Probes:
         queues = list(self._app.fair)[:QUEUES_SHOWN]
         if read is None or not queues:
             return
-        found = [standing for queue in queues for standing in await read(queue, TENANTS_READ)]
+        fair = self._app.fair
+        found = [each for queue in queues for each in reported(await read(queue, TENANTS_READ), fair.get(queue))]
         found.sort(key=lambda each: (each.record.rounds_without_processing, each.waiting), reverse=True)
         gauges: dict[str, dict[Labels, float]] = {name: {} for name in _TENANT_GAUGES}
         for place, standing in enumerate(found):

@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from redrive.core.policy.fair import Fair, fair_from_names, make_fair, priority_names
-from redrive.core.policy.fairness import SCALE, priority
+from redrive.core.policy.fair import Fair, make_fair
+from redrive.core.policy.fairness import SCALE
 from redrive.core.policy.flow import Rate
 from redrive.errors import ConfigurationError
 
@@ -69,24 +69,14 @@ def test_weights_are_steps_and_everybody_else_has_one() -> None:
     assert [SCALE // 4, SCALE * 2, SCALE] == [fair.step_for(tenant) for tenant in ("four", "half", "any")]
 
 
-def test_fairness_under_the_names_of_the_system() -> None:
-    assert Fair(batch=3) == fair_from_names({})
-    assert Fair(batch=7) == fair_from_names({"MAX_JOBS_PER_TENANT_BATCH": "7"})
-    assert fair_from_names({"ENABLE_ROUND_ROBIN": "false"}) is None
-    assert priority_names({}) == {}
-    names = {"ROUND_ROBIN_BASE_PRIORITY": "9", "PRIORITY_INCREMENT_PER_ROUND": "2", "MAX_ROUND_ROBIN_PRIORITY": "3"}
-    assert [9, 7, 5, 3, 3] == [priority(rounds, **priority_names(names)) for rounds in range(5)]
+def test_what_is_reported_of_a_tenant_goes_by_the_queues_own_numbers() -> None:
+    fair = Fair(base_priority=9, priority_increment=2, top_priority=3)
+
+    assert [9, 7, 5, 3, 3] == [fair.priority_after(rounds) for rounds in range(5)]
+    assert [5, 4, 3, 2, 1, 1] == [Fair().priority_after(rounds) for rounds in range(6)]
 
 
-@pytest.mark.parametrize(
-    ("name", "text"),
-    [("MAX_JOBS_PER_TENANT_BATCH", "0"), ("MAX_JOBS_PER_TENANT_BATCH", "x"), ("ENABLE_ROUND_ROBIN", "")],
-)
-def test_a_wrong_variable_is_named(name: str, text: str) -> None:
-    with pytest.raises(ConfigurationError, match=name):
-        fair_from_names({name: text})
-
-
-def test_a_wrong_priority_is_named() -> None:
-    with pytest.raises(ConfigurationError, match="ROUND_ROBIN_BASE_PRIORITY"):
-        priority_names({"ROUND_ROBIN_BASE_PRIORITY": "high"})
+@pytest.mark.parametrize("wrong", [{"base_priority": 0}, {"priority_increment": -1}, {"top_priority": True}])
+def test_a_wrong_priority_is_named(wrong: dict[str, Any]) -> None:
+    with pytest.raises(ConfigurationError, match=rf"fair\.{next(iter(wrong))}"):
+        Fair(**wrong)

@@ -6,7 +6,16 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final, Literal, TypeAlias, get_args
 
-from redrive.core.policy.fairness import MAX_WEIGHT, MIN_WEIGHT, group_of, step_of
+from redrive.core.policy.fairness import (
+    BASE_PRIORITY,
+    MAX_WEIGHT,
+    MIN_WEIGHT,
+    PRIORITY_PER_ROUND,
+    TOP_PRIORITY,
+    group_of,
+    priority,
+    step_of,
+)
 from redrive.core.policy.flow import Rate, RateSpec, parse_rate
 from redrive.errors import ConfigurationError
 
@@ -17,6 +26,7 @@ DEFAULT_BATCH: Final = 3
 """Source: system E, `MAX_JOBS_PER_TENANT_BATCH`."""
 
 MAX_BATCH: Final = 10_000
+MAX_PRIORITY: Final = 1_000_000
 EVERYBODY: Final = "*"
 """In a mapping of rates or concurrencies: every tenant that is not named."""
 
@@ -31,6 +41,9 @@ class Fair:
     gets fewer of them. `rate` and `concurrency`: limits of each tenant, or a mapping of tenants to their own ("*": all
     others); what is over a limit waits in the queue and holds up nobody else.
 
+    `base_priority`, `priority_increment`, `top_priority`: what is reported of a tenant, and nothing else: the base for
+    who is served in turn, so much more urgent (less) with each round without service, at most the top.
+
     Raises `ConfigurationError` naming the field.
 
     >>> Fair(weights={"acme": 2}, rate={"trial": "1 per 10 s"}).batch
@@ -43,6 +56,9 @@ class Fair:
     cost: Cost | None = None
     rate: RateSpec | Mapping[str, RateSpec] | None = None
     concurrency: int | Mapping[str, int] | None = None
+    base_priority: int = BASE_PRIORITY
+    priority_increment: int = PRIORITY_PER_ROUND
+    top_priority: int = TOP_PRIORITY
 
     def __post_init__(self) -> None:
         if self.by not in get_args(By):
@@ -51,6 +67,11 @@ class Fair:
             raise ConfigurationError(f"fair.batch is {self.batch!r}: it must be a whole number from 1 to {MAX_BATCH}.")
         if self.cost is not None and self.cost not in get_args(Cost):
             raise ConfigurationError(f"fair.cost is {self.cost!r}.", hint='Write cost="measured", or leave it out.')
+        for name, least in (("base_priority", 1), ("priority_increment", 0), ("top_priority", 1)):
+            if not _is_whole(getattr(self, name), least, MAX_PRIORITY):
+                raise ConfigurationError(
+                    f"fair.{name} is {getattr(self, name)!r}: it must be a whole number from {least} to {MAX_PRIORITY}."
+                )
         object.__setattr__(self, "weights", _weights(self.weights))
         object.__setattr__(self, "rate", _rates(self.rate))
         object.__setattr__(self, "concurrency", _concurrencies(self.concurrency))
@@ -58,6 +79,10 @@ class Fair:
     def step_for(self, group: str) -> int:
         """How far a start of this group moves it in virtual time."""
         return step_of(self.weights.get(group, 1.0))
+
+    def priority_after(self, rounds: int) -> int:
+        """What is reported of a tenant after so many rounds without service; 1 is the most urgent."""
+        return priority(rounds, base=self.base_priority, increment=self.priority_increment, top=self.top_priority)
 
     @property
     def has_rates(self) -> bool:
@@ -89,53 +114,6 @@ def make_fair(given: Fair | str | None, where: str) -> Fair | None:
     raise ConfigurationError(
         f"{where}: fair_by is {given!r}.", hint='Write fair_by="tenant", or fair_by=Fair(weights={…}).'
     )
-
-
-# ------------------------------------------------------------------------------------------------ system E's names
-
-ENABLE: Final = "ENABLE_ROUND_ROBIN"
-BATCH: Final = "MAX_JOBS_PER_TENANT_BATCH"
-REPORTED: Final = {
-    "ROUND_ROBIN_BASE_PRIORITY": "base",
-    "PRIORITY_INCREMENT_PER_ROUND": "increment",
-    "MAX_ROUND_ROBIN_PRIORITY": "top",
-}
-"""Environment names to the arguments of `fairness.priority`."""
-
-_YES: Final = frozenset({"true", "1", "yes", "on"})
-_NO: Final = frozenset({"false", "0", "no", "off"})
-
-
-def fair_from_names(values: Mapping[str, str]) -> Fair | None:
-    """Fairness under the names of system E (`ENABLE_ROUND_ROBIN`, `MAX_JOBS_PER_TENANT_BATCH`); None where it is off.
-
-    Raises `ConfigurationError` naming the variable.
-
-    >>> fair_from_names({"MAX_JOBS_PER_TENANT_BATCH": "5"}).batch
-    5
-    """
-    text = values.get(ENABLE, "true").strip().lower()
-    if text not in _YES | _NO:
-        raise ConfigurationError(f"{ENABLE} is {text!r}.", hint="Write true or false.")
-    if text in _NO:
-        return None
-    batch = values.get(BATCH, str(DEFAULT_BATCH)).strip()
-    if not batch.isdecimal() or not 1 <= int(batch) <= MAX_BATCH:
-        raise ConfigurationError(f"{BATCH} is {batch!r}: it must be a whole number from 1 to {MAX_BATCH}.")
-    return Fair(batch=int(batch))
-
-
-def priority_names(values: Mapping[str, str]) -> dict[str, int]:
-    """The arguments of `fairness.priority` that these variables set. Raises `ConfigurationError` naming one."""
-    found: dict[str, int] = {}
-    for name, argument in REPORTED.items():
-        text = values.get(name, "").strip()
-        if not text:
-            continue
-        if not text.isdecimal():
-            raise ConfigurationError(f"{name} is {text!r}: it must be a whole number.")
-        found[argument] = int(text)
-    return found
 
 
 # ------------------------------------------------------------------------------------------------ checks

@@ -6,9 +6,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final
 
+from redrive.core.policy.fair import Fair
 from redrive.core.policy.fairness import TenantRecord
 
 TOP: Final = 10
@@ -22,6 +23,17 @@ class Standing:
     name: str
     waiting: int
     record: TenantRecord
+
+
+def reported(standings: Iterable[Standing], fair: Fair | None) -> list[Standing]:
+    """The same with the priorities that this queue's own numbers make of the rounds; None: the system's."""
+    if fair is None:
+        return list(standings)
+    return [replace(each, record=_with_priority(each.record, fair)) for each in standings]
+
+
+def _with_priority(record: TenantRecord, fair: Fair) -> TenantRecord:
+    return replace(record, current_priority=fair.priority_after(record.rounds_without_processing))
 
 
 def starved(standings: Iterable[Standing], *, top: int = TOP) -> tuple[Standing, ...]:
