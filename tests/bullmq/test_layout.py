@@ -121,6 +121,25 @@ async def test_ended_jobs_are_kept_where_the_url_says_so(redis: Redis, open_brok
     assert "finishedOn" in fields(redis, "a")
 
 
+async def test_a_job_that_failed_and_was_kept_runs_again_under_its_own_id(redis: Redis, open_broker: Any) -> None:
+    """The trap of system E: BullMQ ignores a job whose id is still there."""
+    broker = await open_broker(keep_completed="true", keep_failed="true")
+    await broker.publish([outgoing("dead"), outgoing("done"), outgoing("waits")])
+    dead, done = await take(broker, limit=2)
+    await broker.settle([
+        Settle(lease=dead.lease, settlement=settlement.DeadLetter(reason=WHY), entry=attempt(1)),
+        Settle(lease=done.lease, settlement=settlement.ACK),
+    ])  # fmt: skip
+
+    await broker.publish([outgoing("dead"), outgoing("done"), outgoing("waits")])
+
+    again = await take(broker)
+    assert ["waits", "dead", "done~2", "waits~2"] == [received.position for received in again]
+    assert ["waits", "dead", "done", "waits"] == [received.message.id for received in again]
+    assert ([], 1) == (redis.ask("ZRANGE", f"bull:{QUEUE}:failed", 0, -1), again[1].starts)
+    assert "failedReason" not in fields(redis, "dead")
+
+
 async def test_bq01_nothing_is_half_written_after_a_refusal(redis: Redis, broker: BullBroker) -> None:
     with pytest.raises(InvalidMessageError, match="2097153"):
         await broker.publish([outgoing("fits"), outgoing("too-late", priority=2_097_153)])

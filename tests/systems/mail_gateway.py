@@ -28,7 +28,7 @@ def on_redis(url: str, folder: Path) -> dict[str, str]:
     """The variables of a gateway on this server; in turns as soon as its broker can take turns."""
     takes_turns = BullBroker(url, clock=SystemClock()).features.fair
     return {
-        "REDRIVE_BROKER": url,
+        "REDRIVE_BROKER": f"{url}?keep_failed=true",
         "REDRIVE_STORE": f"sqlite:///{folder}/letters.db",
         "ENABLE_ROUND_ROBIN": "true" if takes_turns else "false",
     }

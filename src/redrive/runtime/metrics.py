@@ -96,8 +96,8 @@ METRICS: Final[Mapping[str, MetricType]] = {
     ),
     "tenant_current_priority": MetricType(
         kind="gauge",
-        text="Of a fair queue: 5 for who is served in turn, down to 1 for who is rounds behind (Fair has other numbers); "
-        "other: the lowest.",
+        text="Of a fair queue: 5 for who is served in turn, down to 1 for who is rounds behind, unless Fair says other "
+        "numbers; other: the lowest.",
         labels=("company",),
         is_read=True,
     ),

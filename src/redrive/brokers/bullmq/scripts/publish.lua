@@ -13,7 +13,8 @@
   ARGV[4]  turns between tenants, see turns.lua: each job's priority is its place then
 
   An id that a job has already is given a suffix (two copies of a message are two jobs), unless that job carries the
-  mark: then this very publish was sent before, and its answer was lost.
+  mark: then this very publish was sent before, and its answer was lost. A job that has failed and was kept makes room
+  for its message when that is sent again: a redrive runs under the id it had.
 
   Returns one answer per job: its id, or {error}.
 ]]
@@ -26,12 +27,26 @@ local skew = serverNow() - tonumber(ARGV[3])
 local target = targetOf(metaKey, waitKey, pausedKey)
 local turns = openTurns(prefix, ARGV[4])
 
+local function hasMadeRoom(id)
+  if rcall("ZREM", prefix .. "failed", id) == 0 then
+    return false
+  end
+  rcall("DEL", prefix .. id)
+  for _, part in ipairs({ "logs", "dependencies", "processed", "failed", "unsuccessful" }) do
+    rcall("DEL", prefix .. id .. ":" .. part)
+  end
+  return true
+end
+
 -- The id to use, or nil where this publish has added it before.
 local function freeId(id, mark)
   local candidate, number = id, 1
   while rcall("EXISTS", prefix .. candidate) == 1 do
     if rcall("HGET", prefix .. candidate, "rdm") == mark then
       return nil, candidate
+    end
+    if hasMadeRoom(candidate) then
+      break
     end
     number = number + 1
     candidate = id .. "~" .. number
