@@ -68,11 +68,13 @@ class Look:
 class Watch:
     """The alerts of one open app. Keeps what stood at the look before."""
 
-    def __init__(self, app: Redrive, wanted: Wanted | None = None) -> None:
+    def __init__(self, app: Redrive, wanted: Wanted | None = None, *, waits: bool = True) -> None:
+        """`waits` False: no rule waits until it has been met for long enough."""
         wanted = Wanted() if wanted is None else wanted
         self._clock: Clock = app.clock
         url = server_url(app.settings)
-        self._rules = tuple(rule for rule in rules_of(wanted.groups) if rule.group is not Group.REDIS or url)
+        rules = tuple(rule for rule in rules_of(wanted.groups) if rule.group is not Group.REDIS or url)
+        self._rules = rules if waits else tuple(replace(rule, for_ms=0) for rule in rules)
         self._state = wanted.state
         self._before = NOTHING if wanted.state is None else _kept_in(wanted.state)
         prefix = app.settings.metrics_prefix
@@ -83,12 +85,15 @@ class Watch:
         )
 
     async def look(self) -> Look:
-        """Read and judge. Raises `RedriveError` where what has to be asked is away; then nothing has changed."""
+        """Read and judge. Raises `RedriveError` where what has to be asked is away, and `OSError` where the file of the
+        state cannot be written; then nothing has changed, and what began or is over is told by the next look.
+        """
         now = self._clock.now()
-        self._before = evaluate(self._rules, await self._figures.read(now), before=self._before, now=now)
+        found = evaluate(self._rules, await self._figures.read(now), before=self._before, now=now)
         if self._state is not None:
-            await asyncio.to_thread(_keep_in, self._state, self._before)
-        return Look(at=now, evaluation=self._before)
+            await asyncio.to_thread(_keep_in, self._state, found)
+        self._before = found
+        return Look(at=now, evaluation=found)
 
     async def changes(self, *, every_ms: Millis = EVERY_MS) -> AsyncIterator[Look | BrokerUnavailableError]:
         """A look every so often, for ever; where the store or a server is away, the error instead."""
@@ -102,9 +107,7 @@ class Watch:
 
 async def look_once(app: Redrive, wanted: Wanted | None = None) -> Look:
     """What is wrong now. How long it has been so is not known, so no rule waits. Raises `RedriveError`."""
-    watch = Watch(app, wanted)
-    watch._rules = tuple(replace(rule, for_ms=0) for rule in watch._rules)  # noqa: SLF001 - our own
-    return await watch.look()
+    return await Watch(app, wanted, waits=False).look()
 
 
 def _kept_in(path: Path) -> Evaluation:

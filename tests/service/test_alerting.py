@@ -114,6 +114,20 @@ async def test_a_timer_tells_each_turn_once(app: Redrive, clock: FakeClock, tmp_
     assert [(1, "firing"), (7, "resolved")] == told
 
 
+async def test_what_could_not_be_kept_is_told_by_the_next_look(app: Redrive, clock: FakeClock, tmp_path: Path) -> None:
+    """The disk is full: told twice is better than never."""
+    folder = tmp_path / "state"
+    watch = Watch(app, Wanted(groups=EVERY_LETTER.groups, state=folder / "alerts.json"))
+    await die(app, 1)
+
+    with pytest.raises(FileNotFoundError):
+        await watch.look()
+    folder.mkdir()
+    look = await watch.look()
+
+    assert ["NewDeadLetters"] == [turn.alert.rule for turn in look.evaluation.notifications]
+
+
 @pytest.mark.parametrize("text", ["", "[]", "{}", '{"schema": 9, "alerts": []}', '{"schema": 1, "alerts": [{}]}'])
 async def test_a_file_that_keeps_something_else_is_refused(app: Redrive, tmp_path: Path, text: str) -> None:
     (tmp_path / "alerts.json").write_text(text)
