@@ -11,11 +11,14 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 from urllib.parse import urlsplit
 
 import pytest
 
+from redrive.core.ports import Clock
+from redrive.core.units import Millis
+from redrive.runtime.clock import SystemClock
 from redrive.testing.servers.proxy import FaultProxy
 from redrive.testing.servers.redis import RedisNode, ask
 from redrive.testing.servers.redis_install import RedisInstall, installed_redis
@@ -48,6 +51,19 @@ class Redis:
 def redis(request: pytest.FixtureRequest) -> Redis:
     """An empty Redis 7, and again a Valkey 8. Nobody stops this server."""
     return empty_server(request.param)
+
+
+class OnRedis:
+    """Stands before a contract suite among a test class's bases: in real time, for leases are the server's."""
+
+    lease_ms: ClassVar[Millis] = 2_500
+
+    @pytest.fixture(autouse=True)
+    def server(self, redis: Redis) -> None:
+        self.url = redis.url
+
+    def make_clock(self) -> Clock:
+        return SystemClock()
 
 
 @pytest.fixture

@@ -4,30 +4,14 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from typing import ClassVar
-
-import pytest
 
 from redrive.core.ports import ClaimStore, Clock
-from redrive.core.units import Millis
-from redrive.runtime.clock import SystemClock
 from redrive.stores.redis.claims import RedisClaimStore
 from redrive.testing.contracts.claims import ClaimStoreContract
-from tests.redis import Redis
+from tests.redis import OnRedis
 
 
-class TestRedisClaimStore(ClaimStoreContract):
-    """In real time: leases are the server's."""
-
-    lease_ms: ClassVar[Millis] = 2_500
-
-    @pytest.fixture(autouse=True)
-    def server(self, redis: Redis) -> None:
-        self.url = redis.url
-
-    def make_clock(self) -> Clock:
-        return SystemClock()
-
+class TestRedisClaimStore(OnRedis, ClaimStoreContract):
     @asynccontextmanager
     async def make(self, clock: Clock) -> AsyncIterator[ClaimStore]:
         store = RedisClaimStore(self.url, clock=clock)

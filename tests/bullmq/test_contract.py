@@ -4,30 +4,15 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from typing import ClassVar
-
-import pytest
 
 from redrive.brokers.bullmq.broker import BullBroker
 from redrive.core.ports import Broker, Clock
-from redrive.core.units import Millis
 from redrive.runtime.clock import SystemClock
 from redrive.testing.contracts.broker import BrokerContract
-from tests.redis import Redis
+from tests.redis import OnRedis
 
 
-class TestBullBroker(BrokerContract):
-    """In real time: the leases are the server's."""
-
-    lease_ms: ClassVar[Millis] = 2_500
-
-    @pytest.fixture(autouse=True)
-    def server(self, redis: Redis) -> None:
-        self.url = redis.url
-
-    def make_clock(self) -> Clock:
-        return SystemClock()
-
+class TestBullBroker(OnRedis, BrokerContract):
     @asynccontextmanager
     async def make(self, clock: Clock) -> AsyncIterator[Broker]:
         broker = BullBroker(self.url, clock=clock)

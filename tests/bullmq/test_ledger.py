@@ -6,34 +6,18 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import ClassVar
-
-import pytest
 
 from redrive.brokers.bullmq.broker import BullBroker
 from redrive.core.ports import Clock
-from redrive.core.units import Millis
-from redrive.runtime.clock import SystemClock
 from redrive.runtime.ledger import OrderedLedger
 from redrive.sqlite import SqliteFile
 from redrive.stores.redis.claims import RedisClaimStore
 from redrive.stores.sqlite import SqliteJobStore, SqliteLetterStore
 from redrive.testing.contracts import ForwardContract, LedgerContract, LedgerParts
-from tests.redis import Redis
+from tests.redis import OnRedis
 
 
-class OnRedis:
-    """In real time: leases are the server's."""
-
-    lease_ms: ClassVar[Millis] = 2_500
-
-    @pytest.fixture(autouse=True)
-    def server(self, redis: Redis) -> None:
-        self.url = redis.url
-
-    def make_clock(self) -> Clock:
-        return SystemClock()
-
+class LedgerOnRedis(OnRedis):
     @asynccontextmanager
     async def make(self, clock: Clock) -> AsyncIterator[LedgerParts]:
         with TemporaryDirectory(prefix="redrive-contract-") as folder:
@@ -48,9 +32,9 @@ class OnRedis:
             await jobs.close()
 
 
-class TestLedger(OnRedis, LedgerContract):
+class TestLedger(LedgerOnRedis, LedgerContract):
     pass
 
 
-class TestLedgerForward(OnRedis, ForwardContract):
+class TestLedgerForward(LedgerOnRedis, ForwardContract):
     pass

@@ -5,17 +5,14 @@ from __future__ import annotations
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
-import pytest
-
 from redrive.core.policy.control import ControlStore
 from redrive.core.ports import Clock
-from redrive.runtime.clock import SystemClock
 from redrive.stores.memory import MemoryControlStore
 from redrive.stores.redis.controls import RedisControlStore
 from redrive.stores.sqlite import SqliteControlStore
 from redrive.testing.contracts.controls import ControlStoreContract
 from tests.contract.test_sqlite import fresh_file
-from tests.redis import Redis
+from tests.redis import OnRedis
 
 
 class TestMemoryControlStore(ControlStoreContract):
@@ -31,14 +28,7 @@ class TestSqliteControlStore(ControlStoreContract):
             yield SqliteControlStore(file)
 
 
-class TestRedisControlStore(ControlStoreContract):
-    @pytest.fixture(autouse=True)
-    def server(self, redis: Redis) -> None:
-        self.url = redis.url
-
-    def make_clock(self) -> Clock:
-        return SystemClock()
-
+class TestRedisControlStore(OnRedis, ControlStoreContract):
     @asynccontextmanager
     async def make(self, clock: Clock) -> AsyncIterator[ControlStore]:
         yield RedisControlStore(self.url, clock=clock)

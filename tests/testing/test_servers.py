@@ -10,7 +10,10 @@ import sys
 import time
 from pathlib import Path
 
-from redrive.testing.servers.processes import free_ports
+import pytest
+
+from redrive.testing.servers.processes import ServerFailed, free_ports
+from redrive.testing.servers.redis import RedisNode
 from tests.conftest import PATIENCE
 from tests.rabbit import Rabbit, RabbitAlone
 
@@ -82,3 +85,13 @@ def test_free_ports_are_different_and_outside_the_range_clients_use() -> None:
 
     assert 20 == len(set(ports))
     assert max(ports) < 32_768
+
+
+def test_a_server_of_somebody_else_on_its_port_is_never_taken_for_its_own(redis_alone: RedisNode) -> None:
+    with RedisNode(redis_alone.install) as other:
+        other.stop()
+        other.port = redis_alone.port
+
+        with pytest.raises(ServerFailed, match="ended while it was starting"):
+            other.start()
+    assert b"PONG" == redis_alone.ask("PING")

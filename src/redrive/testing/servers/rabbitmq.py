@@ -16,7 +16,6 @@ import json
 import os
 import secrets
 import shutil
-import signal
 import socket
 import subprocess
 import tempfile
@@ -24,20 +23,18 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from types import TracebackType
-from typing import Any, Final, Self
+from typing import Any, Final
 from urllib.error import HTTPError, URLError
 from urllib.parse import quote, unquote, urlsplit
 from urllib.request import Request, urlopen
 
+from redrive.testing.servers.lifecycle import Lifecycle
 from redrive.testing.servers.processes import LOOPBACK, GuardedProcess, ServerFailed, free_ports
 from redrive.testing.servers.rabbitmq_install import Install
 
 _USER: Final = "redrive"
 _START_S: Final = 120.0
-_STOP_S: Final = 60.0
 _POLL_S: Final = 0.05
-_TRIES: Final = 3
 
 _SETTINGS: Final = {
     # A machine in a container, and a chroot without /proc, tell Erlang nothing about memory.
@@ -149,8 +146,8 @@ class RabbitServer:
         return json.loads(text) if text else None
 
 
-class RabbitNode(RabbitServer):
-    """A private node. `start`, `stop`, `kill`, `pause` may be called in any order; data and ports stay until `close`.
+class RabbitNode(Lifecycle, RabbitServer):
+    """A private node. A clean `stop` is what `systemctl stop` does; clients see their connections closed with 320.
 
     After `kill` (kill -9) the next `start` recovers what RabbitMQ recovers after a power cut of its process; files are
     whole, for the machine lives on. All calls block: from a coroutine, `await asyncio.to_thread(node.restart)`.
@@ -176,77 +173,16 @@ class RabbitNode(RabbitServer):
         self._files = _Files.made_for(install)
         self._dist_port = self._epmd_port = 0
         self._epmd: GuardedProcess | None = None
-        self._server: GuardedProcess | None = None
-
-    def __enter__(self) -> Self:
-        self.start()
-        return self
-
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None) -> None:
-        self.close()
 
     @property
     def version(self) -> str:
         return self.install.version
 
     @property
-    def is_running(self) -> bool:
-        return self._server is not None and self._server.is_running
-
-    @property
     def log(self) -> str:
         """What the node has logged so far, over all its starts."""
         folder = self._files.outside / "log"
         return "\n".join(path.read_text("utf-8", errors="replace") for path in sorted(folder.glob("*.log")))
-
-    def start(self) -> None:
-        """Start, on the data that are there, and wait until AMQP and management answer. Running already: nothing."""
-        if self.is_running:
-            return
-        if self.amqp_port:
-            self._start()
-            return
-        for last in range(1, _TRIES + 1):
-            self.amqp_port, self.management_port, self._dist_port, self._epmd_port = free_ports(4)
-            try:
-                self._start()
-            except ServerFailed:
-                # Somebody else may have taken one of the ports in the meantime: other ports, another try.
-                self._end_processes()
-                if last == _TRIES:
-                    raise
-            else:
-                return
-
-    def stop(self) -> None:
-        """A clean shutdown, as `systemctl stop` does; clients see their connections closed with 320."""
-        if self._server is not None:
-            self._server.stop(timeout_s=_STOP_S)
-
-    def kill(self) -> None:
-        """End the server by `kill -9`."""
-        if self._server is not None:
-            self._server.kill()
-
-    def restart(self) -> None:
-        """Stop cleanly and start again on the same data and ports."""
-        self.stop()
-        self.start()
-
-    def pause(self) -> None:
-        """The process stands still (SIGSTOP): connections stay open, nothing answers. `resume` lets it go on."""
-        assert self._server is not None
-        self._server.signal(signal.SIGSTOP)
-
-    def resume(self) -> None:
-        """The end of `pause`."""
-        assert self._server is not None
-        self._server.signal(signal.SIGCONT)
-
-    def close(self) -> None:
-        """Kill what runs and remove the folder. The node is used up."""
-        self._end_processes()
-        self._files.remove()
 
     def ctl(self, *arguments: str, timeout_s: float = 120.0) -> str:
         """`rabbitmqctl` of this node's own version; what it printed. Takes some seconds: prefer `api` where it can.
@@ -271,6 +207,12 @@ class RabbitNode(RabbitServer):
             return
         (self._files.outside / "definitions.json").write_text(definitions, "utf-8")
         self.ctl("import_definitions", f"{self._files.inside}/definitions.json")
+
+    def _take_ports(self) -> None:
+        self.amqp_port, self.management_port, self._dist_port, self._epmd_port = free_ports(4)
+
+    def _remove(self) -> None:
+        self._files.remove()
 
     def _end_processes(self) -> None:
         self.kill()

@@ -15,24 +15,21 @@ counts that allow no second. The server ends with its owner (`guard.py`), even w
 from __future__ import annotations
 
 import shutil
-import signal
 import socket
 import tempfile
 import time
 from collections.abc import Mapping
 from pathlib import Path
-from types import TracebackType
-from typing import Any, Final, Self
+from typing import Any, Final
 
 import hiredis
 
+from redrive.testing.servers.lifecycle import Lifecycle
 from redrive.testing.servers.processes import LOOPBACK, GuardedProcess, ServerFailed, free_ports
 from redrive.testing.servers.redis_install import RedisInstall
 
 _START_S: Final = 60.0
-_STOP_S: Final = 30.0
 _POLL_S: Final = 0.02
-_TRIES: Final = 3
 _TIMEOUT_S: Final = 30.0
 
 SETTINGS: Final = {
@@ -46,7 +43,7 @@ SETTINGS: Final = {
 """What every node is started with, unless told otherwise."""
 
 
-class RedisNode:
+class RedisNode(Lifecycle):
     """One server. `settings`: lines of its configuration, over `SETTINGS`. `owner`: see `GuardedProcess`."""
 
     host: Final = LOOPBACK
@@ -60,14 +57,6 @@ class RedisNode:
         self._settings = {**SETTINGS, **(settings or {})}
         base = None if install.root is None else install.root / "var" / "tmp"
         self._folder = Path(tempfile.mkdtemp(prefix="redrive-redis-", dir=base))
-        self._server: GuardedProcess | None = None
-
-    def __enter__(self) -> Self:
-        self.start()
-        return self
-
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None) -> None:
-        self.close()
 
     @property
     def version(self) -> str:
@@ -78,65 +67,19 @@ class RedisNode:
         """`redis://` URL of its first database."""
         return f"redis://{self.host}:{self.port}/0"
 
-    @property
-    def is_running(self) -> bool:
-        return self._server is not None and self._server.is_running
-
     def url_by(self, host: str, port: int) -> str:
         """The URL for who connects through a proxy."""
         return f"redis://{host}:{port}/0"
 
-    def start(self) -> None:
-        """Start, on the data that are there, and wait until it answers. Running already: nothing."""
-        if self.is_running:
-            return
-        if self.port:
-            self._start()
-            return
-        for last in range(1, _TRIES + 1):
-            (self.port,) = free_ports(1)
-            try:
-                self._start()
-            except ServerFailed:
-                # Somebody else may have taken the port in the meantime: another one, another try.
-                if last == _TRIES:
-                    raise
-            else:
-                return
-
-    def stop(self) -> None:
-        """A clean shutdown: everything is on disk."""
-        if self._server is not None:
-            self._server.stop(timeout_s=_STOP_S)
-
-    def kill(self) -> None:
-        """End the server by `kill -9`."""
-        if self._server is not None:
-            self._server.kill()
-
-    def restart(self) -> None:
-        """Stop cleanly and start again on the same data and port."""
-        self.stop()
-        self.start()
-
-    def pause(self) -> None:
-        """The process stands still (SIGSTOP): connections stay open, nothing answers. `resume` lets it go on."""
-        assert self._server is not None
-        self._server.signal(signal.SIGSTOP)
-
-    def resume(self) -> None:
-        """The end of `pause`."""
-        assert self._server is not None
-        self._server.signal(signal.SIGCONT)
-
-    def close(self) -> None:
-        """Kill what runs and remove the folder. The node is used up."""
-        self.kill()
-        shutil.rmtree(self._folder, ignore_errors=True)
-
     def ask(self, *command: str | bytes | float) -> Any:
         """One command, as `redis-cli` would send it; raises `ServerFailed` with an error's words."""
         return ask(self.host, self.port, *command)
+
+    def _take_ports(self) -> None:
+        (self.port,) = free_ports(1)
+
+    def _remove(self) -> None:
+        shutil.rmtree(self._folder, ignore_errors=True)
 
     def _start(self) -> None:
         inside = str(self._folder) if self.install.root is None else f"/var/tmp/{self._folder.name}"  # noqa: S108
@@ -150,16 +93,17 @@ class RedisNode:
 
     def _wait_until_it_answers(self, server: GuardedProcess) -> None:
         deadline = time.monotonic() + _START_S
-        while not self._answers():
+        while not self._answers(server.pid):
             if not server.is_running:
                 raise ServerFailed(f"{self.install} ended while it was starting.\n{server.log_tail()}")
             if time.monotonic() > deadline:
                 raise ServerFailed(f"{self.install} did not answer within {_START_S:g} s.\n{server.log_tail()}")
             time.sleep(_POLL_S)  # sleep: another process sets no event of ours
 
-    def _answers(self) -> bool:
+    def _answers(self, pid: int) -> bool:
+        """Whether this very process does: somebody else's server may have the port."""
         try:
-            return bool(self.ask("PING") == b"PONG")
+            return bool(self.ask("PING") == b"PONG") and f"process_id:{pid}\r".encode() in self.ask("INFO", "server")
         except OSError:
             return False
         except ServerFailed as error:
