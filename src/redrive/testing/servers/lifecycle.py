@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import signal
+from abc import ABC, abstractmethod
 from types import TracebackType
 from typing import Final, Self
 
@@ -12,7 +13,7 @@ STOP_S: Final = 60.0
 TRIES: Final = 3
 
 
-class Lifecycle:
+class Lifecycle(ABC):
     """`start`, `stop`, `kill`, `pause` may be called in any order; data and ports stay until `close`.
 
     A server says how it takes its ports (`_take_ports`), starts on them (`_start`, which sets `_server` and returns
@@ -86,14 +87,14 @@ class Lifecycle:
         self._end_processes()
         self._remove()
 
-    def _take_ports(self) -> None:
-        raise NotImplementedError
+    @abstractmethod
+    def _take_ports(self) -> None: ...
 
-    def _start(self) -> None:
-        raise NotImplementedError
+    @abstractmethod
+    def _start(self) -> None: ...
 
     def _end_processes(self) -> None:
         self.kill()
 
-    def _remove(self) -> None:
-        raise NotImplementedError
+    @abstractmethod
+    def _remove(self) -> None: ...
