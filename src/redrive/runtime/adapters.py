@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
@@ -17,15 +17,17 @@ from urllib.parse import unquote, urlsplit
 
 from redrive.core.doctor import RedisReading
 from redrive.core.live import LiveBroker
+from redrive.core.policy.control import ControlStore
 from redrive.core.policy.fair import Fair
 from redrive.core.policy.flow import Rate
 from redrive.core.policy.retry import Retry
-from redrive.core.ports import Clock
+from redrive.core.policy.standing import Standing
+from redrive.core.ports import Broker, ClaimStore, Clock
 from redrive.core.topology.entry import dead_letter_outgoing
 from redrive.core.topology.model import EMPTY, Topology
 from redrive.errors import ConfigurationError, MissingExtraError, UnsupportedError
 from redrive.runtime.backend import Backend, FileReport
-from redrive.runtime.dead_letter_queues import LetterDocument
+from redrive.runtime.dead_letter_queues import EntryOf, LetterDocument
 from redrive.runtime.settings import Settings
 
 if TYPE_CHECKING:
@@ -242,39 +244,18 @@ def _memory(wanted: _Wanted) -> Backend:
 
 def _rabbitmq(wanted: _Wanted) -> Backend:
     from redrive.brokers.rabbitmq.broker import RabbitBroker  # noqa: PLC0415 - loaded only where used
-    from redrive.runtime.ledger import OrderedLedger  # noqa: PLC0415
-    from redrive.sqlite.backup import backup  # noqa: PLC0415
-    from redrive.stores.sqlite import (  # noqa: PLC0415
-        SqliteClaimStore,
-        SqliteControlStore,
-        SqliteJobStore,
-        SqliteLetterStore,
-    )
+    from redrive.stores.sqlite import SqliteClaimStore, SqliteControlStore  # noqa: PLC0415
 
     file = _store_file(wanted)
     broker = RabbitBroker(wanted.url, clock=wanted.clock, topology=wanted.topology)
-    claims, letters, jobs = SqliteClaimStore(file), SqliteLetterStore(file), SqliteJobStore(file)
     topology = wanted.topology
-    ledger = OrderedLedger(
+    return _with_file_beside(
+        wanted,
+        file,
         broker=broker,
-        claims=claims,
-        letters=letters,
-        jobs=jobs,
-        clock=wanted.clock,
-        entry_of=lambda letter: dead_letter_outgoing(letter, topology.wiring(letter.queue)),
-    )
-    return Backend(
-        url=masked(wanted.url),
-        ledger=ledger,
-        broker=broker,
-        claims=claims,
-        letters=letters,
-        jobs=jobs,
-        backup=lambda target: asyncio.to_thread(backup, file.path, target),
-        send_leftovers=lambda limit: ledger.send_leftovers(limit=limit),
-        drop_entries=ledger.drop_entries,
+        claims=SqliteClaimStore(file),
         controls=SqliteControlStore(file),
-        local_store=str(file.path),
+        entry_of=lambda letter: dead_letter_outgoing(letter, topology.wiring(letter.queue)),
     )
 
 
@@ -284,19 +265,49 @@ def _rabbitmq(wanted: _Wanted) -> Backend:
 def _redis(wanted: _Wanted) -> Backend:
     from redrive.brokers.bullmq.broker import BullBroker  # noqa: PLC0415 - loaded only where used
     from redrive.brokers.bullmq.retrying import options_of  # noqa: PLC0415
-    from redrive.runtime.ledger import OrderedLedger  # noqa: PLC0415
-    from redrive.sqlite.backup import backup  # noqa: PLC0415
     from redrive.stores.redis.claims import RedisClaimStore  # noqa: PLC0415
     from redrive.stores.redis.controls import RedisControlStore  # noqa: PLC0415
-    from redrive.stores.sqlite import SqliteJobStore, SqliteLetterStore  # noqa: PLC0415
 
     file = _store_file(wanted)
     options = {queue: options_of(retry) for queue, retry in wanted.retries.items()}
     broker = BullBroker(wanted.url, clock=wanted.clock, options=options, rates=wanted.rates, fair=wanted.fair)
-    claims = RedisClaimStore(wanted.url, clock=wanted.clock)
+    return _with_file_beside(
+        wanted,
+        file,
+        broker=broker,
+        claims=RedisClaimStore(wanted.url, clock=wanted.clock),
+        controls=RedisControlStore(wanted.url, clock=wanted.clock),
+        standings=lambda queue, limit: broker.standings(queue, limit=limit),
+    )
+
+
+# ------------------------------------------------------------------------------------- a server, and a file beside it
+
+
+def _with_file_beside(
+    wanted: _Wanted,
+    file: SqliteFile,
+    *,
+    broker: Broker,
+    claims: ClaimStore,
+    controls: ControlStore,
+    standings: Callable[[str, int], Awaitable[Sequence[Standing]]] | None = None,
+    entry_of: EntryOf | None = None,
+) -> Backend:
+    """A broker without a store for letters and jobs: those lie in the file. `entry_of`: as `OrderedLedger` has it."""
+    from redrive.runtime.ledger import OrderedLedger  # noqa: PLC0415 - loaded only where used
+    from redrive.sqlite.backup import backup  # noqa: PLC0415
+    from redrive.stores.sqlite import SqliteJobStore, SqliteLetterStore  # noqa: PLC0415
+
     letters, jobs = SqliteLetterStore(file), SqliteJobStore(file)
     ledger = OrderedLedger(
-        broker=broker, claims=claims, letters=letters, jobs=jobs, clock=wanted.clock, documents=wanted.documents
+        broker=broker,
+        claims=claims,
+        letters=letters,
+        jobs=jobs,
+        clock=wanted.clock,
+        entry_of=entry_of,
+        documents=wanted.documents,
     )
     return Backend(
         url=masked(wanted.url),
@@ -308,8 +319,8 @@ def _redis(wanted: _Wanted) -> Backend:
         backup=lambda target: asyncio.to_thread(backup, file.path, target),
         send_leftovers=lambda limit: ledger.send_leftovers(limit=limit),
         drop_entries=ledger.drop_entries,
-        controls=RedisControlStore(wanted.url, clock=wanted.clock),
-        standings=lambda queue, limit: broker.standings(queue, limit=limit),
+        controls=controls,
+        standings=standings,
         local_store=str(file.path),
     )
 
