@@ -133,11 +133,7 @@ class Server:
         """Make it so that another try can go better. Raises where none can."""
         kind = refusal.kind
         if kind is Kind.UNKNOWN_SCRIPT and script is not None:
-            link = lane.link
-            if link is not None:
-                (loaded,) = await link.send([("SCRIPT", "LOAD", script.text)])
-                if isinstance(loaded, Exception) and not script.without_flags():
-                    raise refused(lane.where, Refusal(str(loaded)))
+            await self._load(script, lane)
             return
         if kind is Kind.MOVED and moved <= MAX_REDIRECTIONS:
             self._move(key, refusal.text)
@@ -147,6 +143,18 @@ class Server:
         if refusal.code == "READONLY" and lane.link is not None:
             lane.link.close()
         await asyncio.sleep(PAUSE_MS / 1_000)
+
+    async def _load(self, script: Script, lane: Lane) -> None:
+        link = lane.link
+        if link is None:
+            return
+        try:
+            (loaded,) = await link.send([("SCRIPT", "LOAD", script.text)])
+        except LinkLost:
+            # Nothing was carried out: the next try finds a connection, or says that there is none.
+            return
+        if isinstance(loaded, Exception) and not script.without_flags():
+            raise refused(lane.where, Refusal(str(loaded)))
 
     def _move(self, key: str, text: str) -> None:
         """`MOVED 3999 127.0.0.1:6381`: remember who has the slot."""
