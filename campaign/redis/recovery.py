@@ -1,23 +1,29 @@
 """How soon the work of a killed worker ran again, and what of that the machine itself was late by.
 
 A worker was in the middle of a message where the journal has its start and neither its effect nor its failure. A
-machine that stands still makes everything late: so a clock of this process notes how late it wakes up itself, and a
-promise in seconds is kept where it is kept without that and without the time in which Redis was away.
+machine that stands still, or has far more to run than processors, makes everything late: so this process notes how late
+it wakes up itself and how many wait for a processor. A promise in seconds is kept where it is kept without that and
+without the time in which Redis was away.
 """
 
 from __future__ import annotations
 
+import os
 import threading
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from types import TracebackType
 from typing import Final, Self
 
 from campaign.journal import EFFECT, START, Journal, Line
 from campaign.redis.app import FAILED, QUEUE
 
+LOAD: Final = Path("/proc/loadavg")
 TICK_S: Final = 0.05
+CROWD: Final = 2 * (os.cpu_count() or 1)
+"""So many may run or wait for a processor before it counts as an excuse: a campaign alone stays below."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -47,9 +53,9 @@ class Recovery:
 
 @dataclass(slots=True)
 class Excuses:
-    """Spans of time in which nobody could have been in time: from, to."""
+    """Spans of time in which nobody could have been in time: from, to, and the share of it that was not to be had."""
 
-    spans: list[tuple[float, float]] = field(default_factory=list)
+    spans: list[tuple[float, float, float]] = field(default_factory=list)
     _ending: threading.Event = field(default_factory=threading.Event)
     _thread: threading.Thread | None = None
 
@@ -64,20 +70,26 @@ class Excuses:
             self._thread.join()
 
     def within(self, start: float, end: float) -> float:
-        """How much of this time is excused, in seconds; spans that overlap count once."""
-        sum_s, until = 0.0, start
-        for low, high in sorted(self.spans):
-            sum_s += max(0.0, min(high, end) - max(low, until))
-            until = max(until, min(high, end))
-        return sum_s
+        """How much of this time is excused, in seconds."""
+        return sum(share * max(0.0, min(high, end) - max(low, start)) for low, high, share in list(self.spans))
 
     def _watch(self) -> None:
         before = time.monotonic()
         while not self._ending.wait(TICK_S):
             now = time.monotonic()
-            if now - before > 2 * TICK_S:
-                self.spans.append((before + TICK_S, now))
+            is_still = now - before > 2 * TICK_S
+            share = 1.0 if is_still else max(0.0, 1 - CROWD / max(CROWD, _running()))
+            if share:
+                self.spans.append((before, now, share))
             before = now
+
+
+def _running() -> int:
+    """How many run or wait for a processor; 0 where the system does not say."""
+    try:
+        return int(LOAD.read_text("utf-8").split()[3].partition("/")[0])
+    except (OSError, IndexError, ValueError):
+        return 0
 
 
 def recoveries(journal: Journal, kills: Sequence[Kill]) -> list[Recovery]:
