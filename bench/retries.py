@@ -1,5 +1,8 @@
 """How exactly a retry comes: 2 000 retries due within 10 s of each other. Run as a process of its own.
 
+`python -m bench.retries BROKER COUNT` is one run on any broker, `redis://…` or `sqlite:///…`: with 1 000 that is 100
+retries a second.
+
 The error is the start of the second attempt minus its due time, as the worker itself announced it. A negative error
 would be an early retry, which must not be.
 """
@@ -10,6 +13,7 @@ import asyncio
 import json
 import random
 import sys
+import tempfile
 import time
 from dataclasses import dataclass
 from pathlib import Path
@@ -39,12 +43,18 @@ class Accuracy:
 def measure(folder: Path, *, retries: int) -> Accuracy:
     """Run it in a process of its own."""
     with scratch(folder, "retries") as place:
-        return Accuracy(**python("bench.retries", str(place / "bench.db"), str(retries)))
+        return Accuracy(**python("bench.retries", f"sqlite:///{place / 'bench.db'}", str(retries)))
 
 
-async def run(file: Path, count: int) -> dict[str, Any]:
+async def run(broker: str, count: int) -> dict[str, Any]:
     """Fail every message once with a delay of its own, and see when each comes back."""
-    app = Redrive("bench", settings=Settings(broker=f"sqlite:///{file}"))
+    with tempfile.TemporaryDirectory(prefix="redrive-bench-") as folder:
+        store = None if broker.startswith("sqlite:") else f"sqlite:///{folder}/letters.db"
+        return await _run(Settings(broker=broker, store=store), count)
+
+
+async def _run(settings: Settings, count: int) -> dict[str, Any]:
+    app = Redrive("bench", settings=settings)
     due: dict[str, float] = {}
     errors_ms: list[float] = []
     done = asyncio.Event()
@@ -84,4 +94,4 @@ async def run(file: Path, count: int) -> dict[str, Any]:
 
 
 if __name__ == "__main__":
-    print(json.dumps(asyncio.run(run(Path(sys.argv[1]), int(sys.argv[2])))))
+    print(json.dumps(asyncio.run(run(sys.argv[1], int(sys.argv[2])))))

@@ -14,7 +14,7 @@ from typing import Any, Final
 
 from campaign import bomb, claims, deploys, hostile, kills
 from campaign.rabbit import crashes, redrives, systems, worker_kills
-from campaign.redis import storm
+from campaign.redis import everysec, rate, storm
 from campaign.stage import CampaignError, Stage, stage
 
 
@@ -47,6 +47,8 @@ CAMPAIGNS: Final[dict[str, Campaign]] = {
     "claims": _of(claims),
     "hostile": _of(hostile),
     "redis-storm": _of(storm),
+    "redis-everysec": _of(everysec),
+    "redis-rate": _of(rate),
     "rabbit-worker-kills": _of(worker_kills),
     **_of_each(systems),
     **_of_each(crashes),

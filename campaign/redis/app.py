@@ -21,17 +21,22 @@ from redrive import Delivery, Fixed, Redrive, Retry
 QUEUE: Final = "orders"
 BOMBS: Final = "bombs"
 CONCURRENCY: Final = 20
+FAILED: Final = "failed"
+"""The journal's word for an attempt that failed, as ordered."""
 
 app = Redrive("campaign")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Order:
-    """A message: its name, how often it fails before it works, how long the work takes."""
+    """A message: its name, how often it fails before it works, how long the work takes. What is slow is so in its first
+    attempt: half of that before its effect, half after.
+    """
 
     name: str
     failures: int = 0
     work_ms: float = 1.0
+    slow_ms: float = 0.0
 
 
 def effects_file(where: Path) -> Path:
@@ -53,8 +58,11 @@ def effects() -> sqlite3.Connection:
 async def handle(order: Order, delivery: Delivery) -> None:
     """Fail as ordered; else have the effect, under the key."""
     journal().write(START, QUEUE, order.name, attempt=delivery.attempt)
-    await asyncio.sleep(order.work_ms / 1_000)
+    half_s = max(order.work_ms, order.slow_ms if delivery.attempt == 1 else 0) / 2_000
+    await asyncio.sleep(half_s)
     if delivery.attempt <= order.failures:
+        journal().write(FAILED, QUEUE, order.name, attempt=delivery.attempt)
         raise ConnectionResetError("the warehouse hung up")
     effects().execute("insert or ignore into effects values (?, ?)", (delivery.key, os.getpid()))
     journal().write(EFFECT, QUEUE, order.name, attempt=delivery.attempt)
+    await asyncio.sleep(half_s)

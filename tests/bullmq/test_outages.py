@@ -4,9 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import socket
+import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from typing import Any
 
+import hiredis
 import pytest
 
 from redrive.brokers.bullmq.broker import BullBroker
@@ -14,6 +18,7 @@ from redrive.core import settlement
 from redrive.core.ports import Published, Received, Settle
 from redrive.errors import BrokerUnavailableError, ConfigurationError
 from redrive.redis.address import parse
+from redrive.redis.failures import Refusal, refused
 from redrive.redis.scripts import Script
 from redrive.redis.server import Server
 from redrive.runtime.clock import SystemClock
@@ -291,3 +296,81 @@ async def test_nobody_at_the_port_is_told(redis_alone: RedisNode) -> None:
 
     with pytest.raises(BrokerUnavailableError, match=f"{redis_alone.port}"):
         await BullBroker(redis_alone.url, clock=SystemClock()).open()
+
+
+class Admin:
+    """A connection that stays, for when the server takes no more."""
+
+    def __init__(self, node: RedisNode) -> None:
+        self._socket = socket.create_connection((node.host, node.port), timeout=30)
+        self._reader = hiredis.Reader()
+
+    def ask(self, *command: str) -> Any:
+        self._socket.sendall(hiredis.pack_command(command))
+        while (reply := self._reader.gets()) is False:
+            self._reader.feed(self._socket.recv(65_536))
+        assert not isinstance(reply, Exception), reply
+        return reply
+
+    def close(self) -> None:
+        self._socket.close()
+
+
+async def test_a_server_without_a_free_connection_is_waited_for(redis_alone: RedisNode) -> None:
+    async with opened(redis_alone.url) as broker:
+        await broker.publish([outgoing("before")])
+        with contextlib.closing(Admin(redis_alone)) as admin:
+            admin.ask("CONFIG", "SET", "maxclients", "1")
+            admin.ask("CLIENT", "KILL", "TYPE", "normal", "SKIPME", "yes")
+
+            publishing = asyncio.create_task(broker.publish([outgoing("while")]))
+            with pytest.raises(BrokerUnavailableError):
+                await BullBroker(redis_alone.url, clock=SystemClock()).open()
+            with pytest.raises(BrokerUnavailableError):
+                await take(broker)
+            assert not publishing.done()
+            admin.ask("CONFIG", "SET", "maxclients", "1000")
+
+        assert [Published()] == await asyncio.wait_for(publishing, PATIENCE.total_seconds())
+        assert ["before", "while"] == names(await take_when_back(broker, 2))
+
+
+def test_a_full_house_passes_and_is_explained() -> None:
+    error = refused("here", Refusal("ERR max number of clients reached"))
+
+    assert isinstance(error, BrokerUnavailableError)
+    assert "maxclients" in error.text
+    assert "maxclients" in (error.hint or "")
+
+
+async def test_a_server_that_reads_its_data_is_waited_for(redis_alone: RedisNode) -> None:
+    async with opened(redis_alone.url) as broker:
+        await broker.publish([outgoing(f"m-{number}") for number in range(200)])
+        await asyncio.to_thread(until_rewritten, redis_alone)
+        redis_alone.kill()
+        # As long as with far more data: 10 ms a key.
+        redis_alone._settings.update({"key-load-delay": "10000", "loading-process-events-interval-bytes": "1024"})
+        starting = asyncio.create_task(asyncio.to_thread(redis_alone.start))
+        said: list[str] = []
+        while not starting.done():
+            try:
+                await take(broker, limit=1)
+            except BrokerUnavailableError as error:
+                said.append(error.text)
+            await asyncio.sleep(0.05)  # sleep: another process
+        await starting
+        # What was taken while the test looked on was in the hand of this very broker.
+        redis_alone.ask("CONFIG", "SET", "key-load-delay", "0")
+        (depth,) = await broker.depths()
+
+    assert any("reads its data" in text for text in said)
+    assert 200 == depth.ready + depth.leased
+
+
+def until_rewritten(node: RedisNode) -> None:
+    """A server answers now and then while it reads a snapshot, and not while it reads few commands."""
+    node.ask("BGREWRITEAOF")
+    deadline = time.monotonic() + PATIENCE.total_seconds()
+    while b"aof_rewrite_in_progress:1" in (info := node.ask("INFO", "persistence")) or b"scheduled:1" in info:
+        assert time.monotonic() < deadline
+        time.sleep(0.02)  # sleep: another process

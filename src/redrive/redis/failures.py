@@ -40,6 +40,7 @@ KINDS: Final[dict[str, tuple[Kind, str]]] = {
     "NOREPLICAS": (Kind.TRANSIENT, "it has not enough replicas to accept writes"),
     "MISCONF": (Kind.TRANSIENT, "it cannot write its data to disk, and refuses writes"),
     "UNKILLABLE": (Kind.TRANSIENT, "it runs a script that has written"),
+    "max number of clients": (Kind.TRANSIENT, "every connection it allows is taken (maxclients)"),
     "NOSCRIPT": (Kind.UNKNOWN_SCRIPT, "it does not know the script"),
     "OOM": (Kind.FULL, "its memory is full (maxmemory)"),
     "MOVED": (Kind.MOVED, "another node of the cluster has this key"),
@@ -53,6 +54,7 @@ KINDS: Final[dict[str, tuple[Kind, str]]] = {
 
 _HINTS: Final = {
     "OOM": "Nothing accepted before is lost. Let workers drain the queue, or raise maxmemory; noeviction must stay.",
+    "max number of clients": "It is tried again by itself. Raise maxclients, or run fewer processes.",
     "CROSSSLOT": "Give the keys a hash tag: prefix={bull} in the URL, or braces around the queue's name.",
     "WRONGTYPE": "Is another program using the same prefix? Choose one in the URL: ?prefix=…",
     "NOAUTH": "Give the password in the URL: redis://:password@host.",

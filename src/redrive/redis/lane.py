@@ -21,7 +21,7 @@ from redrive.core.ports import Clock
 from redrive.core.units import Millis
 from redrive.errors import RedriveError
 from redrive.redis.address import Address
-from redrive.redis.failures import LinkLost, Refusal, connect_refusal, unavailable
+from redrive.redis.failures import LinkLost, Refusal, connect_refusal, refused, unavailable
 from redrive.redis.link import Link, connect
 
 STABLE_MS: Final[Millis] = 5_000
@@ -92,6 +92,8 @@ class Lane:
         refusal = None if error is None else connect_refusal(error, self.where, is_tls=self._address.tls is not None)
         if refusal is not None:
             return refusal
+        if isinstance(error, Refusal):
+            return refused(self.where, error)
         return unavailable(self.where, "it does not answer" if error is None else str(error))
 
     async def close(self) -> None:

@@ -26,6 +26,7 @@ from redrive.redis.failures import LinkLost, Refusal, check
 Argument: TypeAlias = "str | bytes | float"
 Command: TypeAlias = "Sequence[Argument]"
 
+FULL_UP: Final = "max number of clients"
 MAX_ALLOWED_INFO_BYTES: Final = 65_536
 
 
@@ -192,7 +193,8 @@ async def dial(host: str, port: int, address: Address) -> Link:
 async def _greet(link: Link, address: Address, *, is_sentinel: bool) -> None:
     for command in greeting(address, is_sentinel=is_sentinel):
         reply = (await link.send([command]))[0]
-        if isinstance(reply, Exception) and command[0] in ("AUTH", "SELECT"):
+        # A server without a free connection says so instead of the first answer, and closes.
+        if isinstance(reply, Exception) and (command[0] in ("AUTH", "SELECT") or Refusal(str(reply)).code == FULL_UP):
             check(reply)
     if is_sentinel:
         return

@@ -2,7 +2,7 @@
 
 Authoritative: the queue's own sorted set `redrive:workers`, by the server's clock. A worker that has said nothing for
 `ALIVE_MS` and was found missing for `SUSPECT_MS` more is dead: what it had in hand is put back, its start counted as
-lost. That takes at most ALIVE_MS + SUSPECT_MS + two rounds, some 8 s. Locks of Node's workers are respected: for them
+lost. That takes at most ALIVE_MS + SUSPECT_MS + two looks, some 7 s. Locks of Node's workers are respected: for them
 BullMQ's own sweep runs here too, as often as in a Node worker.
 
 A thread, because the event loop may hang in a handler while the worker lives. Failure by failure:
@@ -32,6 +32,8 @@ from redrive.redis.link import Argument
 from redrive.redis.scripts import packed
 
 BEAT_MS: Final[Millis] = 1_000
+LOOK_MS: Final[Millis] = 500
+"""How often each process looks for the dead."""
 ALIVE_MS: Final[Millis] = 4_000
 """How long one sign of life holds."""
 SUSPECT_MS: Final[Millis] = 2_000
@@ -96,13 +98,16 @@ class Fleet:
         self._link.close()
 
     def _keep(self) -> None:
-        next_at = self._clock.monotonic_ms()
+        next_at = beat_at = self._clock.monotonic_ms()
         while not self._closing.wait(max(0.0, next_at - self._clock.monotonic_ms()) / 1_000):
-            next_at = self._clock.monotonic_ms() + BEAT_MS
+            now_ms = self._clock.monotonic_ms()
+            next_at = now_ms + LOOK_MS
             with self._lock:
                 queues = list(self._workers)
             # All signs before the first look: a slow server must not make our own look late.
-            self._each(queues, self._give_sign)
+            if now_ms >= beat_at:
+                beat_at = now_ms + BEAT_MS
+                self._each(queues, self._give_sign)
             self._each(queues, self._rescue)
             self._each(queues, self._sweep_now_and_then)
 

@@ -63,6 +63,11 @@ class RedisNode(Lifecycle):
         return self.install.version
 
     @property
+    def folder(self) -> Path:
+        """Where its data lie."""
+        return self._folder
+
+    @property
     def url(self) -> str:
         """`redis://` URL of its first database."""
         return f"redis://{self.host}:{self.port}/0"

@@ -11,7 +11,8 @@
   ARGV[4]  no more jobs once those taken have so many bytes
   ARGV[5]  a rate that all workers of redrive share: starts, 0 for none; ARGV[6] ms of one slot of its window; ARGV[7]
            slots that count before the present one. As redrive.core.policy.flow.Window does it: never more than so many
-           starts in any sliding period.
+           starts in any sliding period. It is BullMQ's own limiter too, with its fixed window, unless the queue has a
+           global one: so a Node worker with the same limiter shares it.
   ARGV[8]  turns between tenants, see turns.lua: what has none yet is placed before, and virtual time moves on
 
   Returns {server's ms, wait ms until the rate limit allows more or 0, next due ms or 0, is paused or full,
@@ -84,6 +85,12 @@ if rate > 0 then
   end
   limit = math.min(limit, rate - sum)
 end
+local options = ARGV[3]
+if rate > 0 and redis.call("HEXISTS", KEYS[9], "max") == 0 then
+  local given = cmsgpack.unpack(options)
+  given["limiter"] = { max = rate, duration = slotMs * (span - 1) }
+  options = cmsgpack.pack(given)
+end
 local turns = openTurns(ARGV[1], ARGV[8])
 local groups = {}
 if turns then
@@ -101,7 +108,7 @@ for _ = 1, limit do
   if turns then
     nextId, place = nextJob(turns)
   end
-  local moved = guarded(moveToActive, keys, { ARGV[1], now, ARGV[3] })
+  local moved = guarded(moveToActive, keys, { ARGV[1], now, options })
   if moved["err"] then
     if #taken == 4 then
       if turns then
