@@ -247,15 +247,19 @@ async def test_who_may_not_ask_for_the_living_is_told_so(redis_alone: RedisNode)
 async def test_a_connection_lost_while_a_script_is_loaded_is_no_answer_lost() -> None:
     """The script was not run, so it is sent again, also where it may not be run twice."""
     asked: list[bytes] = []
+    serving: set[asyncio.Task[None] | None] = set()
 
     async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        serving.add(asyncio.current_task())
         while command := await command_of(reader):
             asked.append(command[0])
             if command[0] == b"SCRIPT" and asked.count(b"SCRIPT") == 1:
-                writer.close()
-                return
+                break
             known = b":7\r\n" if asked.count(b"SCRIPT") else b"-NOSCRIPT no such script\r\n"
             writer.write({b"INFO": b"$0\r\n\r\n", b"EVALSHA": known}.get(command[0], b"+OK\r\n"))
+        writer.close()
+        with contextlib.suppress(ConnectionError):
+            await writer.wait_closed()
 
     async with await asyncio.start_server(serve, "127.0.0.1", 0) as listening:
         port = listening.sockets[0].getsockname()[1]
@@ -263,6 +267,7 @@ async def test_a_connection_lost_while_a_script_is_loaded_is_no_answer_lost() ->
         await server.open()
         assert 7 == await server.run(Script("one", "return 7"), ["k"], [], wait_ms=30_000, again=False)
         await server.close()
+        await asyncio.gather(*(task for task in serving if task is not None))
 
 
 async def command_of(reader: asyncio.StreamReader) -> list[bytes]:
