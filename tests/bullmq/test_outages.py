@@ -269,8 +269,21 @@ async def test_a_wrong_password_is_told_and_never_shown() -> None:
 async def test_nobody_at_the_port_is_told(redis_alone: RedisNode) -> None:
     redis_alone.kill()
 
-    with pytest.raises(BrokerUnavailableError, match=f"{redis_alone.port}"):
+    with pytest.raises(BrokerUnavailableError, match=f"{redis_alone.port}") as caught:
         await BullBroker(redis_alone.url, clock=SystemClock()).open()
+
+    assert "Is it running" in (caught.value.hint or "")
+
+
+async def test_tls_at_a_plain_port_and_a_database_that_is_none_are_explained(redis_alone: RedisNode) -> None:
+    place = f"{redis_alone.host}:{redis_alone.port}"
+    with pytest.raises(BrokerUnavailableError) as plain:
+        await BullBroker(f"rediss://{place}/0?connection_timeout=1", clock=SystemClock()).open()
+    with pytest.raises(ConfigurationError, match="no such database") as missing:
+        await BullBroker(f"redis://{place}/999", clock=SystemClock()).open()
+
+    assert "TLS" in (plain.value.hint or "")
+    assert "databases" in (missing.value.hint or "")
 
 
 class Admin:

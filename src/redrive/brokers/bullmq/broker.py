@@ -17,9 +17,9 @@ Failure by failure:
 - the server is full (OOM): publishes fail at once and say so; what is in hand can still be ended.
 - a worker is killed: see `fleet`. The lock's own end is the last resort.
 
-Durable means as durable as the server writes: with `appendfsync everysec` a crash of its machine can cost what came
-in the last second, a kill of the server nothing; with `always` nothing that was accepted is lost. A failover can cost what the replica had
-not got yet: no option of BullMQ's scripts changes that.
+Durable means as durable as the server writes: with `appendfsync everysec` a crash of its machine can cost what came in
+the last second, a kill of the server nothing; with `always` neither costs anything. A failover can cost what the
+replica had not got yet: no option of BullMQ's scripts changes that.
 
 Weak spots: a settle that is sent again cannot tell "done by the first try" from "the lock ended in between"; it says
 done. A job is put back before all that waits, also where a delayed retry would have put it behind.
