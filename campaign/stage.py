@@ -112,7 +112,7 @@ class Stage:
             "REDRIVE_GRACE": "500ms",
             "REDRIVE_UPKEEP_INTERVAL": "1s",
             "CAMPAIGN_FOLDER": str(self.folder),
-            "PYTHONPATH": str(ROOT),
+            "PYTHONPATH": os.pathsep.join(filter(None, (os.environ.get("PYTHONPATH"), str(ROOT)))),
         }
         kept = {name: value for name, value in os.environ.items() if not name.startswith("REDRIVE_")}
         return kept | ours | self.environment

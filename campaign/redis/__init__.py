@@ -1,5 +1,5 @@
-"""Fault campaigns on a real Redis: a private server that writes to disk before it answers, a proxy that cuts
-connections, workers that are killed.
+"""Campaigns on a real Redis of their own: faults (workers killed, the server killed or crashed, connections cut), and
+a rate that four processes share.
 
 The server is the oldest of this machine, or the one `CAMPAIGN_REDIS` says (`7`, `8`).
 """

@@ -225,6 +225,11 @@ class Service:
         return control
 
     @property
+    def has_queues_in_file(self) -> bool:
+        """Whether queues lie in the file that `backup` copies, and not on a server."""
+        return self._app.backend.broker.features.name == "sqlite"
+
+    @property
     def _controls(self) -> ControlStore:
         store = self._app.backend.controls
         if store is None:

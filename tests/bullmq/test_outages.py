@@ -16,6 +16,7 @@ import pytest
 from redrive.brokers.bullmq.broker import BullBroker
 from redrive.core import settlement
 from redrive.core.ports import Published, Received, Settle
+from redrive.core.settlement import Reason
 from redrive.errors import BrokerUnavailableError, ConfigurationError
 from redrive.redis.address import parse
 from redrive.redis.failures import Refusal, refused
@@ -99,6 +100,22 @@ async def broker_lease(broker: BullBroker) -> object:
     await broker.publish([outgoing("for the lease")])
     (received,) = await take_when_back(broker, 1)
     return received.lease
+
+
+async def test_what_could_not_be_given_back_while_the_server_was_away_comes_at_once(redis_alone: RedisNode) -> None:
+    async with opened(redis_alone.url) as broker:
+        await broker.publish([outgoing(f"m-{number}") for number in range(3)])
+        taken = await take(broker)
+        redis_alone.kill()
+        back = settlement.Requeue(due_at=SystemClock().now(), reason=Reason(code="CLAIM_UNAVAILABLE", text="away"))
+        with pytest.raises(BrokerUnavailableError):
+            await broker.settle([Settle(lease=each.lease, settlement=back) for each in taken[:2]])
+        await asyncio.to_thread(redis_alone.start)
+
+        again = await take_when_back(broker, 2)
+
+        assert [("m-0", 1), ("m-1", 1)] == [(each.message.id, each.starts) for each in again]
+        assert [True] == await broker.settle([Settle(lease=taken[2].lease, settlement=settlement.ACK)])
 
 
 async def test_cuts_lose_and_repeat_no_publish(redis: Redis) -> None:
@@ -299,8 +316,21 @@ async def test_a_wrong_password_is_told_and_never_shown() -> None:
 async def test_nobody_at_the_port_is_told(redis_alone: RedisNode) -> None:
     redis_alone.kill()
 
-    with pytest.raises(BrokerUnavailableError, match=f"{redis_alone.port}"):
+    with pytest.raises(BrokerUnavailableError, match=f"{redis_alone.port}") as caught:
         await BullBroker(redis_alone.url, clock=SystemClock()).open()
+
+    assert "Is it running" in (caught.value.hint or "")
+
+
+async def test_tls_at_a_plain_port_and_a_database_that_is_none_are_explained(redis_alone: RedisNode) -> None:
+    place = f"{redis_alone.host}:{redis_alone.port}"
+    with pytest.raises(BrokerUnavailableError) as plain:
+        await BullBroker(f"rediss://{place}/0?connection_timeout=1", clock=SystemClock()).open()
+    with pytest.raises(ConfigurationError, match="no such database") as missing:
+        await BullBroker(f"redis://{place}/999", clock=SystemClock()).open()
+
+    assert "TLS" in (plain.value.hint or "")
+    assert "databases" in (missing.value.hint or "")
 
 
 class Admin:

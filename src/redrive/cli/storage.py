@@ -63,16 +63,18 @@ def backup(
         target.parent.is_dir(),
         f'There is no directory "{target.parent}" to write "{target.name}" into. Nothing was written.',
     )
-    where.run(lambda service: _backed_up(service, target, is_quiet=where.is_json))
+    is_whole = where.run(lambda service: _backed_up(service, target, is_quiet=where.is_json))
     size = target.stat().st_size
     if where.is_json:
         print_json({"file": str(target), "bytes": size})
-    else:
+    elif is_whole:
         say(f"Everything is in {target} ({size} bytes).")
+    else:
+        say(f"Dead letters and redrive jobs are in {target} ({size} bytes). The queues are on the broker's own server.")
 
 
-async def _backed_up(service: Service, target: Path, *, is_quiet: bool) -> None:
-    """The copy grows under another name until it is whole."""
+async def _backed_up(service: Service, target: Path, *, is_quiet: bool) -> bool:
+    """The copy grows under another name until it is whole. Whether it holds the queues too."""
     import asyncio
 
     part = target.with_name(f"{target.name}.part")
@@ -82,6 +84,7 @@ async def _backed_up(service: Service, target: Path, *, is_quiet: bool) -> None:
             await asyncio.wait({copying}, timeout=LOOK_EVERY_S)
             bar(part.stat().st_size if part.exists() else 0)
     await copying
+    return service.has_queues_in_file
 
 
 @spread

@@ -40,6 +40,7 @@ KINDS: Final[dict[str, tuple[Kind, str]]] = {
     "NOREPLICAS": (Kind.TRANSIENT, "it has not enough replicas to accept writes"),
     "MISCONF": (Kind.TRANSIENT, "it cannot write its data to disk, and refuses writes"),
     "UNKILLABLE": (Kind.TRANSIENT, "it runs a script that has written"),
+    "DB index is out of range": (Kind.REFUSED, "it has no such database"),
     "max number of clients": (Kind.TRANSIENT, "every connection it allows is taken (maxclients)"),
     "NOSCRIPT": (Kind.UNKNOWN_SCRIPT, "it does not know the script"),
     "OOM": (Kind.FULL, "its memory is full (maxmemory)"),
@@ -54,6 +55,7 @@ KINDS: Final[dict[str, tuple[Kind, str]]] = {
 
 _HINTS: Final = {
     "OOM": "Nothing accepted before is lost. Let workers drain the queue, or raise maxmemory; noeviction must stay.",
+    "DB index is out of range": "Its setting databases says how many there are; a cluster has database 0 only.",
     "max number of clients": "It is tried again by itself. Raise maxclients, or run fewer processes.",
     "CROSSSLOT": "Give the keys a hash tag: prefix={bull} in the URL, or braces around the queue's name.",
     "WRONGTYPE": "Is another program using the same prefix? Choose one in the URL: ?prefix=…",
@@ -110,11 +112,16 @@ def check(reply: Any) -> Any:
     return reply
 
 
-def unavailable(where: str, text: str, *, fate: str = "Nothing was accepted by this call.") -> BrokerUnavailableError:
+BY_ITSELF: Final = "It is tried again by itself; what was accepted before is safe."
+
+
+def unavailable(
+    where: str, text: str, *, fate: str = "Nothing was accepted by this call.", hint: str = BY_ITSELF
+) -> BrokerUnavailableError:
     """The server is away, for now."""
     return BrokerUnavailableError(
         f"Redis at {where} cannot be reached: {cut(text, MAX_TEXT_BYTES)}. {fate}",
-        hint="It is tried again by itself; what was accepted before is safe.",
+        hint=hint,
     )
 
 
@@ -127,7 +134,7 @@ def refused(where: str, refusal: Refusal, *, fate: str = "Nothing was accepted b
         return ConfigurationError(f"Redis at {where}: {meaning} ({words}). {fate}", hint=hint)
     return BrokerUnavailableError(
         f"Redis at {where}: {meaning} ({words}). {fate}",
-        hint=hint or "It is tried again by itself; what was accepted before is safe.",
+        hint=hint or BY_ITSELF,
     )
 
 

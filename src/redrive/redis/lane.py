@@ -21,7 +21,7 @@ from redrive.core.ports import Clock
 from redrive.core.units import Millis
 from redrive.errors import RedriveError
 from redrive.redis.address import Address
-from redrive.redis.failures import LinkLost, Refusal, connect_refusal, refused, unavailable
+from redrive.redis.failures import BY_ITSELF, LinkLost, Refusal, connect_refusal, refused, unavailable
 from redrive.redis.link import Link, connect
 
 STABLE_MS: Final[Millis] = 5_000
@@ -64,7 +64,7 @@ class Lane:
                 self._take(await find(self._address, self._node))
             except (LinkLost, Refusal, ssl.SSLError) as error:
                 self._error = error
-                raise self.why_down() from error
+                raise self.why_down(hint=self._first_hint()) from error
             self._keeper = asyncio.create_task(self._keep())
         assert self._link is not None
         return self._link
@@ -86,7 +86,12 @@ class Lane:
             raise self.why_down()
         return link
 
-    def why_down(self) -> RedriveError:
+    def _first_hint(self) -> str:
+        """Where the first connection fails nobody tries again."""
+        tls = ", and does it speak TLS at that port" if self._address.tls is not None else ""
+        return f"Is it running, and is the address right{tls}?"
+
+    def why_down(self, *, hint: str = BY_ITSELF) -> RedriveError:
         """The error for a call that found no connection."""
         error = self._error
         refusal = None if error is None else connect_refusal(error, self.where, is_tls=self._address.tls is not None)
@@ -94,7 +99,7 @@ class Lane:
             return refusal
         if isinstance(error, Refusal):
             return refused(self.where, error)
-        return unavailable(self.where, "it does not answer" if error is None else str(error))
+        return unavailable(self.where, "it does not answer" if error is None else str(error), hint=hint)
 
     async def close(self) -> None:
         """Disconnect, for good. May be called twice."""

@@ -12,14 +12,14 @@ Failure by failure:
 - the connection is lost, the server restarts (LOADING) or fails over (READONLY, MASTERDOWN): publishes wait and are
   sent again under the same mark, so none is there twice; `receive` and `settle` raise `BrokerUnavailableError`.
 - the answer to a `receive` was lost: the jobs are locked with a token nobody has heard of; the next `receive` puts them
-  back first, at no cost.
+  back first, at no cost. So it does with what could not be given back while the server was away.
 - the answer to a `settle` was lost: it is sent again, and a job that is gone then, or locked by nobody, was settled.
 - the server is full (OOM): publishes fail at once and say so; what is in hand can still be ended.
 - a worker is killed: see `fleet`. The lock's own end is the last resort.
 
-Durable means as durable as the server writes: with `appendfsync everysec` a crash of the machine or of the server can
-cost what came in the last second; with `always` nothing that was accepted. A failover can cost what the replica had
-not got yet: no option of BullMQ's scripts changes that.
+Durable means as durable as the server writes: with `appendfsync everysec` a crash of its machine can cost what came in
+the last second, a kill of the server nothing; with `always` neither costs anything. A failover can cost what the
+replica had not got yet: no option of BullMQ's scripts changes that.
 
 Weak spots: a settle that is sent again cannot tell "done by the first try" from "the lock ended in between"; it says
 done. A job is put back before all that waits, also where a delayed retry would have put it behind.
@@ -30,18 +30,19 @@ from __future__ import annotations
 import asyncio
 import secrets
 from collections import defaultdict
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import count
 from typing import Any, Final
 
 from redrive.brokers.bullmq import fleet, jobs, scripts
+from redrive.brokers.bullmq.batches import MAX_SENT_BYTES, all_of, parts
 from redrive.brokers.bullmq.fleet import Fleet, rescue_args, rescue_keys
 from redrive.brokers.bullmq.jobs import Kept, keepable
 from redrive.brokers.bullmq.keys import MAX_PRIORITY, Keys, Names, job_id_of, registry
 from redrive.brokers.bullmq.rates import window_of
 from redrive.brokers.bullmq.retrying import retry_of
-from redrive.brokers.bullmq.settling import body_bytes, end_of, goes_back
+from redrive.brokers.bullmq.settling import body_bytes, end_of, goes_back, is_forgotten
 from redrive.brokers.bullmq.turns import Turns, part_of, standings
 from redrive.brokers.bullmq.versions import check_version
 from redrive.brokers.bullmq.waiting import PATIENCE_MS, Waiter
@@ -82,10 +83,6 @@ FEATURES: Final = Features(
 
 MAX_TAKEN: Final = 100
 """Jobs in one hand-over: a script of Redis holds up all others, and one job costs it some 30 µs."""
-MAX_SENT: Final = 200
-"""Jobs in one script that adds or ends them."""
-MAX_SENT_BYTES: Final = 4 * 1024 * 1024
-"""Of bodies in one script, and of jobs in one hand-over, unless a single one is larger."""
 LOOK_WAIT_MS: Final[Millis] = 5_000
 """How long a look at a queue waits for a connection."""
 SETTLE_WAIT_MS: Final[Millis] = 2_000
@@ -108,7 +105,9 @@ _GONE: Final = frozenset({-1, -2})
 
 @dataclass(slots=True, kw_only=True)
 class _Queue:
-    """What this process knows of one queue. `unheard`: tokens of hand-overs whose answer was lost."""
+    """What this process knows of one queue. `unheard`: tokens of hand-overs whose answer was lost, and what it could
+    not give back, as "token id".
+    """
 
     keys: Keys
     waiter: Waiter
@@ -207,9 +206,9 @@ class BullBroker:
         for number, outgoing in enumerate(batch):
             _check(outgoing)
             by_queue[outgoing.queue].append(self._job(outgoing, f"{mark}.{number}"))
-        parts = [(self._queue(queue), part) for queue, found in by_queue.items() for part in _parts(found, _job_bytes)]
+        sent = [(self._queue(queue), part) for queue, found in by_queue.items() for part in parts(found, _job_bytes)]
         await self._registered(by_queue)
-        await _all([self._publish_part(queue.keys, part) for queue, part in parts])
+        await all_of([self._publish_part(queue.keys, part) for queue, part in sent])
         return [Published()] * len(batch)
 
     def _job(self, outgoing: Outgoing, mark: str) -> list[Any]:
@@ -347,11 +346,11 @@ class BullBroker:
         for number, each in enumerate(batch):
             by_queue[each.lease.queue].append(number)
         answers = [False] * len(batch)
-        await _all(
+        await all_of(
             [
                 self._settle_part(self._queue(queue), batch, part, answers=answers)
                 for queue, numbers in by_queue.items()
-                for part in _parts(numbers, lambda number: body_bytes(batch[number]))
+                for part in parts(numbers, lambda number: body_bytes(batch[number]))
             ]
         )
         return answers
@@ -366,6 +365,21 @@ class BullBroker:
         numbers = [*(number for number in numbers if number not in back), *reversed(back)] if back else numbers
         ends = packed([end_of(batch[number], self._token(batch[number].lease.token), now=now) for number in numbers])
         names = keys.several(*_SETTLE_PARTS)
+        try:
+            told, is_again = await self._ended(keys, names, ends)
+        except BrokerUnavailableError:
+            # What nobody will ask for again would wait for its lock to end.
+            forgotten = [batch[number].lease for number in numbers if is_forgotten(batch[number])]
+            queue.unheard += [f"{self._token(lease.token)} {lease.ref.id}" for lease in forgotten]
+            raise
+        for number, answer in zip(numbers, told, strict=True):
+            if isinstance(answer, Exception):
+                raise refused(self._server.where, Refusal(str(answer)), fate="It is still in hand.")
+            answers[number] = answer >= 0 or (is_again and answer in _GONE)
+        queue.waiter.wake()
+
+    async def _ended(self, keys: Keys, names: Sequence[str], ends: bytes) -> tuple[list[Any], bool]:
+        """The answers of `settle.lua`, and whether it may have been sent before."""
         told: list[Any] | None = None
         is_again = False
         until = self._clock.monotonic_ms() + SETTLE_WAIT_MS
@@ -378,11 +392,7 @@ class BullBroker:
                 if self._clock.monotonic_ms() >= until:
                     raise unavailable(self._server.where, lost.text, fate="What was in hand is still there.") from lost
                 is_again = True
-        for number, answer in zip(numbers, told, strict=True):
-            if isinstance(answer, Exception):
-                raise refused(self._server.where, Refusal(str(answer)), fate="It is still in hand.")
-            answers[number] = answer >= 0 or (is_again and answer in _GONE)
-        queue.waiter.wake()
+        return told, is_again
 
     def renew(self, batch: Sequence[Lease], *, lease_ms: Millis) -> list[bool]:
         """See `Broker.renew`; BullMQ's extendLocks, one call per queue, on a connection for threads."""
@@ -568,28 +578,3 @@ def _name(name: bytes) -> str:
 
 def _job_bytes(job: Sequence[Any]) -> int:
     return len(job[_DATA]) + sum(map(len, job[_FIELDS]))
-
-
-def _parts(elements: Sequence[Any], bytes_of: Callable[[Any], int]) -> Iterator[Sequence[Any]]:
-    """The elements in parts that one script may have: not too many, not too large."""
-    part: list[Any] = []
-    size = 0
-    for element in elements:
-        added = bytes_of(element)
-        if part and (len(part) == MAX_SENT or size + added > MAX_SENT_BYTES):
-            yield part
-            part, size = [], 0
-        part.append(element)
-        size += added
-    if part:
-        yield part
-
-
-async def _all(steps: Sequence[Any]) -> None:
-    """Each of them, together; the first error once all have ended."""
-    if len(steps) == 1:
-        await steps[0]
-        return
-    for outcome in await asyncio.gather(*steps, return_exceptions=True):
-        if isinstance(outcome, BaseException):
-            raise outcome

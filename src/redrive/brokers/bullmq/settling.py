@@ -12,6 +12,8 @@ from redrive.core.units import UnixMs
 
 HANDED_BACK: Final = frozenset({"ABANDONED", "CLAIM_UNAVAILABLE", "SHUTDOWN", "SUSPECT_WAITS"})
 """Reasons of a requeue that have nothing to do with the message."""
+FORGOTTEN: Final = frozenset({"ABANDONED", "CLAIM_UNAVAILABLE"})
+"""Those of whoever gives back what it was just handed, and does not try twice."""
 
 
 def end_of(settle: Settle, token: str, *, now: UnixMs) -> list[Any]:
@@ -40,6 +42,12 @@ def goes_back(settle: Settle, now: UnixMs) -> bool:
     """
     end = settle.settlement
     return isinstance(end, settlement.Requeue) and end.reason.code in HANDED_BACK and end.due_at <= now
+
+
+def is_forgotten(settle: Settle) -> bool:
+    """Whether nobody knows of it any more, should this end not reach the server."""
+    end = settle.settlement
+    return isinstance(end, settlement.Requeue) and end.reason.code in FORGOTTEN
 
 
 def body_bytes(settle: Settle) -> int:

@@ -7,14 +7,17 @@
 The braces are part of the name: in a cluster they keep what one script touches in one slot.
 
 Authoritative: the record, and the server's clock for leases and expiry. Failure by failure: the answer of a claim was
-lost: it is sent again under the same mark and told the same. Of an end: it is sent again, and refused where the first
-one was carried out; the ledger then looks at the record. The server lost its last second (`appendfsync everysec`): a
-key that was processed then may run once more, which is why `doctor` asks for `always` where that matters.
+lost: it is sent again under the same mark and told the same. It never came, so the claim failed: once the server is
+back the claim is taken back, if it was made; else its messages would wait for a lease that nobody knows he has. Of an
+end: it is sent again, and refused where the first one was carried out; the ledger then looks at the record. The server
+lost its last second (`appendfsync everysec`): a key that was processed then may run once more, which is why `doctor`
+asks for `always` where that matters.
 """
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import secrets
 from collections import defaultdict
 from collections.abc import Callable, Collection, Iterable, Sequence
@@ -36,6 +39,7 @@ from redrive.core.idempotency import (
 )
 from redrive.core.ports import ClaimEnd, Clock, Published, Registration
 from redrive.core.units import Millis, UnixMs
+from redrive.errors import RedriveError
 from redrive.redis.address import parse
 from redrive.redis.blocking import BlockingLink
 from redrive.redis.link import Argument
@@ -78,10 +82,12 @@ class RedisClaimStore:
         self._server = Server(address, clock=clock)
         self._renewing = BlockingLink(address)
         self._prefix = f"{address.prefix}:redrive-claims"
-        self._scripts = {name: _script(name) for name in ("claim", "finish", "renew", "register", "prune")}
+        names = ("claim", "finish", "forget", "renew", "register", "prune")
+        self._scripts = {name: _script(name) for name in names}
         self._instance = secrets.token_hex(6)
         self._marks = count(1)
         self._known: set[str] = set()
+        self._forgetting: set[asyncio.Task[None]] = set()
 
     async def open(self) -> None:
         """Connect. Raises `ConfigurationError` or `BrokerUnavailableError`; nothing is left open then."""
@@ -89,6 +95,9 @@ class RedisClaimStore:
 
     async def close(self) -> None:
         """Disconnect. May be called twice."""
+        for task in list(self._forgetting):
+            task.cancel()
+        await asyncio.gather(*self._forgetting, return_exceptions=True)
         self._renewing.close()
         await self._server.close()
 
@@ -110,13 +119,31 @@ class RedisClaimStore:
         name = owner.encode("utf-8", "surrogatepass")
 
         async def claim(queue: str, part: Sequence[tuple[str, str]]) -> list[Verdict]:
-            keys = [key for _, key in part]
+            keys = packed([key for _, key in part])
             mark = f"{self._instance}.{next(self._marks)}"
-            server_now, *answers = await self._run("claim", queue, name, lease_ms, over, packed(keys), mark)
+            try:
+                server_now, *answers = await self._run("claim", queue, name, lease_ms, over, keys, mark)
+            except RedriveError:
+                self._forget_later(queue, mark, keys, lease_ms=lease_ms)
+                raise
             ahead_ms = server_now - self._clock.now()
-            return [_verdict(queue, key, answer, ahead_ms=ahead_ms) for key, answer in zip(keys, answers, strict=True)]
+            named = zip(part, answers, strict=True)
+            return [_verdict(queue, key, answer, ahead_ms=ahead_ms) for (_, key), answer in named]
 
         return await self._by_queue(batch, lambda pair: pair[0], claim)
+
+    def _forget_later(self, queue: str, mark: str, keys: bytes, *, lease_ms: Millis) -> None:
+        """Until the lease has ended by itself."""
+
+        async def forget() -> None:
+            with contextlib.suppress(RedriveError):
+                await self._server.run(
+                    self._scripts["forget"], [self._base(queue)], [mark, keys], wait_ms=lease_ms, again=True
+                )
+
+        task = asyncio.create_task(forget())
+        self._forgetting.add(task)
+        task.add_done_callback(self._forgetting.discard)
 
     async def finish(self, batch: Sequence[ClaimEnd]) -> list[bool]:
         """See `ClaimStore.finish`."""

@@ -11,8 +11,8 @@
   KEYS     the queue's: wait active prioritized events stalled paused meta marker workers suspects
   ARGV[1]  key prefix of the queue
   ARGV[2]  ms a worker has to be missing
-  ARGV[3]  locks to take for lost at once: a msgpacked list of tokens whose holder never heard that it holds them;
-           those jobs' starts are given back
+  ARGV[3]  locks to take for lost at once: a msgpacked list of tokens whose holder never heard that it holds them, or
+           "token id" of single jobs it could not give back; those jobs' starts are given back
 
   Returns how many were put back.
 ]]
@@ -54,7 +54,8 @@ local function isLost(id, jobKey)
   local token = rcall("GET", jobKey .. ":lock")
   if token then
     local instance = string.match(token, "^redrive:([^:]+):")
-    return unheard[token] or (instance and isDead(instance)), unheard[token]
+    local isUnheard = unheard[token] or unheard[token .. " " .. id]
+    return isUnheard or (instance and isDead(instance)), isUnheard
   end
   local by = rcall("HGET", jobKey, "pb")
   return type(by) == "string" and string.sub(by, 1, 8) == "redrive:"
