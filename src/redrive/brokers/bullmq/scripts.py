@@ -30,6 +30,8 @@ _USES: Final[dict[str, tuple[str, ...]]] = {
     "standings": (),
 }
 """Our script, and those of the package that it calls."""
+_SHARED: Final[dict[str, tuple[str, ...]]] = {"take": ("common", "turns", "windows", "limits")}
+"""Of our own, what stands before a script; the first two before all others."""
 _MAKE_ROOM: Final = frozenset({"take", "settle", "rescue", "discard", "beat"})
 """What runs on a full server too: without it nobody could work off what fills it."""
 
@@ -60,9 +62,8 @@ def load() -> Scripts:
     one whose scripts are not where they should be.
     """
     folder = _package_folder()
-    shared = "\n".join(_OURS.joinpath(f"{name}.lua").read_text("utf-8") for name in ("common", "turns"))
     return Scripts(
-        **{name: Script(name, _joined(name, shared, folder), runs_when_full=name in _MAKE_ROOM) for name in _USES},
+        **{name: Script(name, _joined(name, folder), runs_when_full=name in _MAKE_ROOM) for name in _USES},
         sweep=Script("moveStalledJobsToWait", _of_package(folder, "moveStalledJobsToWait")),
         extend=Script("extendLocks", _of_package(folder, "extendLocks")),
         package_version=metadata.version("bullmq"),
@@ -77,10 +78,12 @@ def _package_folder() -> Path:
     return Path(next(iter(found.submodule_search_locations))) / "commands"
 
 
-def _joined(name: str, shared: str, folder: Path) -> str:
+def _joined(name: str, folder: Path) -> str:
     functions = [f"local function {used}(KEYS, ARGV)\n{_of_package(folder, used)}\nend\n" for used in _USES[name]]
-    own = _OURS.joinpath(f"{name}.lua").read_text("utf-8")
-    return "\n".join((shared, *functions, own))
+    ours = [
+        _OURS.joinpath(f"{each}.lua").read_text("utf-8") for each in (*_SHARED.get(name, ("common", "turns")), name)
+    ]
+    return "\n".join((*ours[:-1], *functions, ours[-1]))
 
 
 def _of_package(folder: Path, name: str) -> str:

@@ -141,5 +141,9 @@ for number, finish in ipairs(cmsgpack.unpack(ARGV[2])) do
 end
 if turns then
   closeTurns(turns)
+  if turns.aside > 1 and not isHeld(KEYS[9], KEYS[2]) then
+    -- Its tenant may start another one: whoever is idle looks.
+    rcall("ZADD", KEYS[11], 0, "0")
+  end
 end
 return answers
