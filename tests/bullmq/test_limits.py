@@ -5,10 +5,13 @@ from __future__ import annotations
 import asyncio
 from collections import Counter
 from collections.abc import AsyncIterator, Iterable
+from pathlib import Path
+from typing import Any
 
 import pytest
 import pytest_asyncio
 
+from redrive import Delivery, Redrive, Settings
 from redrive.brokers.bullmq.broker import BullBroker
 from redrive.core import settlement
 from redrive.core.policy.fair import Fair
@@ -16,9 +19,11 @@ from redrive.core.policy.places import REBASE_AT
 from redrive.core.ports import Received, Settle
 from redrive.core.settlement import Reason
 from redrive.runtime.clock import SystemClock
+from redrive.service import Service
 from redrive.testing.samples import QUEUE, outgoing
 from tests.conftest import PATIENCE
 from tests.redis import Redis
+from tests.runtime.stage import Told, working
 
 WHY = Reason(code="TEST", text="it did not answer")
 LEASE_MS = 30_000
@@ -196,6 +201,35 @@ async def test_what_was_lost_is_the_first_of_what_its_tenant_has_set_aside(fleet
     fair[QUEUE] = Fair(rate={"limited": "3/h"})
 
     assert ["limited-1"] == [each.message.id for each in await take(broker)]
+
+
+@pytest.mark.parametrize("when", ["before", "while it runs"])
+async def test_a_rate_that_a_person_sets_holds_in_workers_that_run(redis: Redis, tmp_path: Path, when: str) -> None:
+    app = Redrive("shop", settings=Settings(broker=redis.url, store=f"sqlite:///{tmp_path / 'letters.db'}"))
+    started: list[str | None] = []
+    told = Told(app)
+
+    @app.consumer(QUEUE, fair_by="tenant", concurrency=2)
+    async def send(mail: dict[str, Any], delivery: Delivery) -> None:
+        started.append(delivery.tenant)
+
+    async with app:
+        limits = Service(app).set_limits
+        if when == "before":
+            await limits(QUEUE, batch=None, rates={"slow": "1/h"}, actor="ann")
+        async with working(app):
+            if when != "before":
+                await limits(QUEUE, batch=None, rates={"slow": "1/h"}, actor="ann")
+            async with asyncio.timeout(PATIENCE.total_seconds()):
+                while not told.count("queue.limits_changed"):
+                    await asyncio.sleep(0.01)  # sleep: the worker works in between
+                await app.publish_many(QUEUE, [{"n": n} for n in range(10)], tenant="slow")
+                await app.publish_many(QUEUE, [{"n": n} for n in range(10)], tenant="quick")
+                while started.count("quick") < 10 or not started.count("slow"):
+                    await asyncio.sleep(0.01)  # sleep: the worker works in between
+
+    assert (1, 10) == (started.count("slow"), started.count("quick"))
+    assert 9 == redis.ask("ZCARD", f"bull:{QUEUE}:prioritized")
 
 
 # ---------------------------------------------------------------------------------------------- to BullMQ it waits

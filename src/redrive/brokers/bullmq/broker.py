@@ -77,6 +77,7 @@ FEATURES: Final = Features(
     transactions=False,
     max_body_bytes=MAX_BODY_BYTES,
     fair=True,
+    reads_tenants=True,
     shared_rates=True,
 )
 

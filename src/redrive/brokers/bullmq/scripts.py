@@ -30,8 +30,10 @@ _USES: Final[dict[str, tuple[str, ...]]] = {
     "standings": (),
 }
 """Our script, and those of the package that it calls."""
-_SHARED: Final[dict[str, tuple[str, ...]]] = {"take": ("common", "turns", "windows", "limits")}
+_BEFORE: Final[dict[str, tuple[str, ...]]] = {"take": ("common", "turns", "windows")}
 """Of our own, what stands before a script; the first two before all others."""
+_LIMITS: Final = "limitsOf(turns, activeKey, fair, now)"
+"""What `limits.lua` is for the script that hands out."""
 _MAKE_ROOM: Final = frozenset({"take", "settle", "rescue", "discard", "beat"})
 """What runs on a full server too: without it nobody could work off what fills it."""
 
@@ -79,11 +81,20 @@ def _package_folder() -> Path:
 
 
 def _joined(name: str, folder: Path) -> str:
-    functions = [f"local function {used}(KEYS, ARGV)\n{_of_package(folder, used)}\nend\n" for used in _USES[name]]
-    ours = [
-        _OURS.joinpath(f"{each}.lua").read_text("utf-8") for each in (*_SHARED.get(name, ("common", "turns")), name)
-    ]
-    return "\n".join((*ours[:-1], *functions, ours[-1]))
+    before = [_ours(each) for each in _BEFORE.get(name, ("common", "turns"))]
+    functions = [_function(f"{used}(KEYS, ARGV)", _of_package(folder, used)) for used in _USES[name]]
+    if name == "take":
+        functions.append(_function(_LIMITS, _ours("limits")))
+    return "\n".join((*before, *functions, _ours(name)))
+
+
+def _function(head: str, body: str) -> str:
+    # One that is not called costs nothing of what stands in it.
+    return f"local function {head}\n{body}\nend\n"
+
+
+def _ours(name: str) -> str:
+    return _OURS.joinpath(f"{name}.lua").read_text("utf-8")
 
 
 def _of_package(folder: Path, name: str) -> str:

@@ -3,8 +3,8 @@
 A job's priority is its place in virtual time (see `redrive.core.policy.places`), decided by the server in the call that
 adds, takes or hands back the job. So whoever works on the queue serves it in turns, Node's workers too.
 
-A tenant's own limits are kept by redrive's workers alone (see `limits.lua`): to BullMQ what is over them is waiting like
-all else, behind it. Turns by measured time are refused when the broker is opened.
+A tenant's own limits are kept by redrive's workers alone (see `limits.lua`): to BullMQ what is over them waits like all
+else, behind it. Turns by measured time are refused when the broker is opened.
 """
 
 from __future__ import annotations

@@ -212,9 +212,9 @@ def window_numbers(window: Window) -> list[int]:
 
 def window_of(rate: Rate, numbers: Sequence[int]) -> Window:
     """What a store kept, under a rate that may be another one by now: no start is forgotten earlier for that."""
-    if len(numbers) < 2:
+    stored_ms, own_ms = (numbers[0] if numbers else 0), slot_ms(rate)
+    if not numbers[1:]:
         return Window(rate=rate)
-    stored_ms, own_ms = numbers[0], slot_ms(rate)
     counts: dict[int, int] = {}
     last = ((numbers[-2] + 1) * stored_ms - 1) // own_ms
     for slot, count in zip(numbers[1::2], numbers[2::2], strict=True):

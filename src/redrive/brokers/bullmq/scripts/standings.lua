@@ -34,6 +34,5 @@ for _, group in ipairs(groups) do
   shown[#shown + 1] = counts[group]
   shown[#shown + 1] = first[group]
 end
-local run = redis.call("HMGET", turns.key, "last", "run")
 local served = redis.call("HGETALL", turns.base .. "redrive:served")
-return { turns.now, #found / 2, shown, served, run[1] or "", tonumber(run[2]) or 0 }
+return { turns.now, #found / 2, shown, served, turns.last, turns.run }

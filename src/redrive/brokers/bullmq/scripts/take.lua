@@ -1,7 +1,8 @@
 --[[
   Hands out at most so many jobs, each as BullMQ's moveToActive does: locked, counted, in "active".
 
-  moveToActive(KEYS, ARGV) of the package stands before this text, and turns.lua, windows.lua, limits.lua.
+  moveToActive(KEYS, ARGV) of the package stands before this text, and turns.lua, windows.lua; limits.lua as
+  limitsOf(turns, activeKey, fair, now).
 
   KEYS     the queue's: wait active prioritized events stalled limiter delayed paused meta pc marker
            (the eleven of moveToActive), redrive:rate
@@ -58,15 +59,15 @@ if tonumber(ARGV[5]) > 0 then
 end
 
 local turns = openTurns(ARGV[1], ARGV[8])
+local limits
 if turns then
-  openLimits(turns, KEYS[2], ARGV[8])
   catchUp(turns, limit)
   rebase(turns)
-  if not isHeld(KEYS[9], KEYS[2]) then
-    placeWaiting(turns, KEYS[1])
-  end
+  placeWaiting(turns, KEYS[1], KEYS[9], KEYS[2])
   placeDue(turns, KEYS[7], KEYS[4], now)
-  askAside(turns)
+  if turns.aside > 0 or next(turns.rates) or next(turns.concurrency) then
+    limits = limitsOf(turns, KEYS[2], ARGV[8], now)
+  end
   -- All that can run has a place. What is left there is looked at by the next take, and not by BullMQ's script.
   keys[1], keys[7] = turns.none, turns.none
 end
@@ -95,13 +96,13 @@ end
 
 -- Starts the next job; nil where there is none, or an error.
 local function startNext(start)
-  if start then
-    bringForward(turns, start)
+  if limits and start then
+    limits.bringForward(start)
   end
   local moved = guarded(moveToActive, keys, { ARGV[1], now, ARGV[3] })
   if moved["err"] or type(moved[1]) ~= "table" then
-    if start then
-      bringBack(turns, start)
+    if limits and start then
+      limits.bringBack(start)
     end
     if not moved["err"] then
       noteNothing(moved[3], moved[4])
@@ -110,7 +111,12 @@ local function startNext(start)
   end
   if start then
     groups[#groups + 1] = start.group
-    countStart(turns, start)
+    if limits then
+      limits.countStart(start)
+    else
+      startedAt(turns, start.place)
+      passFirst(turns)
+    end
   end
   keep(moved[2], moved[1])
 end
@@ -120,9 +126,13 @@ local isMore = false
 for _ = 1, limit do
   local start
   if turns then
-    start, isMore = nextJob(turns, limit)
+    if limits then
+      start, isMore = limits.nextJob(limit)
+    else
+      start, isMore = nextPlaced(turns, limit)
+    end
     -- With nothing at all there BullMQ's script tidies up; what is set aside it would start.
-    if not start and #turns.front > 0 then
+    if not start and (isMore or #turns.front > 0) then
       noteNothing(0, 0)
       break
     end
@@ -133,7 +143,7 @@ for _ = 1, limit do
   end
 end
 if turns then
-  local at = closeLimits(turns)
+  local at = limits and limits.close()
   at = isMore and now or at
   if #groups > 0 then
     noteStarts(turns, groups, now)

@@ -5,7 +5,7 @@
   State, under the queue's own prefix:
     redrive:turns  hash: now (virtual time), by and cursor (while places move back: by how much, and the score up to
                    which they have), last and run (whose job was started last by redrive, how many in a row), and
-                   aside and for (see limits.lua)
+                   aside and limits (see limits.lua)
     redrive:served hash: by group, starts by redrive and when the last one was; begun anew at 10 000 groups
     redrive:ends   sorted set: where the next message of a tenant would go, of tenants ahead of virtual time
 
@@ -22,6 +22,9 @@ local MAX_GROUP_BYTES, WRITTEN_AT_ONCE = 256, 1000
 -- From here on in "prioritized" lies what is set aside, see limits.lua: behind the last priority BullMQ takes.
 local ASIDE = 0x20000200000000
 
+local FORGET_EVERY = 64 * UNIT
+local STATE = { "now", "by", "cursor", "run", "aside", "last", "limits" }
+
 local function exact(number)
   return string.format("%.0f", number)
 end
@@ -34,13 +37,19 @@ local function openTurns(base, fair)
   end
   local given = cmsgpack.unpack(fair)
   local key = base .. "redrive:turns"
-  local kept = redis.call("HMGET", key, "now", "by", "cursor", "last", "run", "aside", "for")
-  local now, by, cursor = tonumber(kept[1]) or 1, tonumber(kept[2]) or 0, tonumber(kept[3]) or 0
+  local kept = redis.call("HMGET", key, unpack(STATE))
+  local was = {
+    now = tonumber(kept[1]) or 1, by = tonumber(kept[2]) or 0, cursor = tonumber(kept[3]) or 0,
+    run = tonumber(kept[4]) or 0, aside = tonumber(kept[5]) or 0, last = kept[6] or "", limits = kept[7] or "",
+  }
+  -- All at once: a table that grows is built anew each time. `front`, `at`: what waits first, and where in it we are;
+  -- `marked` and what follows: of the job looked at last.
   return {
-    base = base, key = key, ends = base .. "redrive:ends", none = base .. "redrive:none",
-    waiting = base .. "prioritized", batch = given[1], steps = given[2], isUneven = given[3], rates = given[4],
-    concurrency = given[5], field = given[6], now = now, by = by, cursor = cursor, was = { now, by, cursor },
-    last = kept[4], run = tonumber(kept[5]) or 0, aside = tonumber(kept[6]) or 0, setFor = kept[7], known = {}, moved = {},
+    now = was.now, by = was.by, cursor = was.cursor, run = was.run, aside = was.aside, last = was.last,
+    limits = was.limits, was = was, known = {}, moved = {}, base = base, key = key, ends = base .. "redrive:ends",
+    none = base .. "redrive:none", waiting = base .. "prioritized", batch = given[1], steps = given[2],
+    isUneven = given[3], rates = given[4], concurrency = given[5], field = given[6], front = false, at = 1,
+    marked = false, isPlaced = false, group = false,
   }
 end
 
@@ -80,14 +89,23 @@ local function setEnd(turns, group, place)
   end
 end
 
+-- What has changed; and now and then, that tenants were passed by virtual time.
 local function closeTurns(turns)
   writeEnds(turns)
-  if turns.now == turns.was[1] and turns.by == turns.was[2] and turns.cursor == turns.was[3] and not turns.noted then
+  local was, fields = turns.was, {}
+  for _, name in ipairs(STATE) do
+    if turns[name] ~= was[name] then
+      fields[#fields + 1] = name
+      fields[#fields + 1] = turns[name]
+    end
+  end
+  if #fields == 0 then
     return
   end
-  redis.call("ZREMRANGEBYSCORE", turns.ends, "-inf", turns.now)
-  redis.call("HSET", turns.key, "now", turns.now, "by", turns.by, "cursor", exact(turns.cursor), "last",
-    turns.last or "", "run", turns.run, "aside", turns.aside, "for", turns.setFor or "")
+  redis.call("HSET", turns.key, unpack(fields))
+  if turns.by ~= was.by or math.floor(turns.now / FORGET_EVERY) ~= math.floor(was.now / FORGET_EVERY) then
+    redis.call("ZREMRANGEBYSCORE", turns.ends, "-inf", turns.now)
+  end
 end
 
 -- The place that a score stands for.
@@ -186,7 +204,7 @@ end
 local function queueJob(turns, id)
   local place = placeJob(turns, turns.base .. id)
   redis.call("ZADD", turns.waiting, place * SHIFT + redis.call("INCR", turns.base .. "pc") % SHIFT, id)
-  turns.front, turns.marked = nil, nil
+  turns.front, turns.marked = false, false
 end
 
 -- What has fallen due takes its place now, not the one it had when it was sent.
@@ -201,14 +219,17 @@ local function placeDue(turns, delayedKey, eventsKey, now)
 end
 
 -- Jobs of others, the oldest first; and what BullMQ's sweep put there, which has a place. ("0:" are markers of BullMQ
--- before version 5, which a worker throws away.)
-local function placeWaiting(turns, waitKey)
+-- before version 5, which a worker throws away.) While nothing may be handed out they stay.
+local function placeWaiting(turns, waitKey, metaKey, activeKey)
+  if redis.call("LLEN", waitKey) == 0 or isHeld(metaKey, activeKey) then
+    return
+  end
   for _, id in ipairs(redis.call("RPOP", waitKey, MOVED_AT_ONCE) or {}) do
     local jobKey = turns.base .. id
     if redis.call("HEXISTS", jobKey, "rdp") == 1 then
       redis.call("HSET", jobKey, "priority", turns.now)
       redis.call("ZADD", turns.waiting, turns.now * SHIFT, id)
-      turns.front = nil
+      turns.front = false
     elseif string.sub(id, 1, 2) ~= "0:" then
       queueJob(turns, id)
     end
@@ -242,6 +263,33 @@ local function marksOf(turns, id)
   return turns.isPlaced, turns.group
 end
 
+-- Jobs that were set aside, and nobody knows of: they are placed again.
+local function placeLost(turns)
+  for _, id in ipairs(redis.call("ZRANGE", turns.waiting, 0, MOVED_AT_ONCE - 1)) do
+    queueJob(turns, id)
+  end
+end
+
+-- Who is next where no tenant has a limit and nothing is set aside: {id, place, group}, or nil. Jobs of others that
+-- have a priority are placed once they are.
+local function nextPlaced(turns, count)
+  for _ = 1, LOOKED_AT do
+    local id, score = firstJob(turns, count)
+    if id then
+      local isPlaced, group = marksOf(turns, id)
+      if isPlaced then
+        return { id = id, place = placeAt(turns, score), group = group }
+      end
+      queueJob(turns, id)
+    elseif #turns.front > 0 then
+      placeLost(turns)
+    else
+      return nil, false
+    end
+  end
+  return nil, true
+end
+
 -- Starts that nobody told of (Node's workers) have moved virtual time as well: to just before what waits first, and
 -- behind everything where nothing waits.
 local function catchUp(turns, count)
@@ -255,42 +303,43 @@ end
 
 -- ------------------------------------------------------------------------------------------------ moving back
 
-local function moveBack(turns, id, score)
-  local place = math.max(1, math.floor(score / SHIFT) - turns.by)
-  redis.call("ZADD", turns.waiting, place * SHIFT + score % SHIFT, id)
-  redis.call("HSET", turns.base .. id, "priority", place)
-end
-
-local function beginToMove(turns)
-  redis.call("ZREMRANGEBYSCORE", turns.ends, "-inf", turns.now)
-  turns.by, turns.cursor, turns.now = turns.now - 1, 0, 1
-  local ends = redis.call("ZRANGE", turns.ends, 0, -1, "WITHSCORES")
-  for number = 1, #ends, 2 do
-    redis.call("ZADD", turns.ends, tonumber(ends[number + 1]) - turns.by, ends[number])
-  end
-  local bands = redis.call("HGETALL", turns.base .. "redrive:bands")
-  for number = 1, #bands, 2 do
-    local band, lane = string.match(bands[number + 1], "^(%d+) (%d+)$")
-    if band then
-      lane = math.max(1, tonumber(lane) - turns.by)
-      redis.call("HSET", turns.base .. "redrive:bands", bands[number], band .. " " .. exact(lane))
-    end
-  end
-end
-
 -- One step of moving all places back, once virtual time has come far. In the order of the queue, so that it stays.
 local function rebase(turns)
-  if turns.by == 0 then
-    if turns.now < REBASE_AT then
-      return
-    end
-    beginToMove(turns)
+  if turns.by == 0 and turns.now < REBASE_AT then
+    return
   end
-  turns.known, turns.front = {}, nil
+
+  local function moveBack(id, score)
+    local place = math.max(1, math.floor(score / SHIFT) - turns.by)
+    redis.call("ZADD", turns.waiting, place * SHIFT + score % SHIFT, id)
+    redis.call("HSET", turns.base .. id, "priority", place)
+  end
+
+  local function beginToMove()
+    redis.call("ZREMRANGEBYSCORE", turns.ends, "-inf", turns.now)
+    turns.by, turns.cursor, turns.now = turns.now - 1, 0, 1
+    local ends = redis.call("ZRANGE", turns.ends, 0, -1, "WITHSCORES")
+    for number = 1, #ends, 2 do
+      redis.call("ZADD", turns.ends, tonumber(ends[number + 1]) - turns.by, ends[number])
+    end
+    local bands = redis.call("HGETALL", turns.base .. "redrive:bands")
+    for number = 1, #bands, 2 do
+      local band, lane = string.match(bands[number + 1], "^(%d+) (%d+)$")
+      if band then
+        lane = math.max(1, tonumber(lane) - turns.by)
+        redis.call("HSET", turns.base .. "redrive:bands", bands[number], band .. " " .. exact(lane))
+      end
+    end
+  end
+
+  if turns.by == 0 then
+    beginToMove()
+  end
+  turns.known, turns.front = {}, false
   local behind, last_ = "(" .. exact(turns.cursor), "(" .. exact(ASIDE)
   local found = redis.call("ZRANGEBYSCORE", turns.waiting, behind, last_, "WITHSCORES", "LIMIT", 0, MOVED_AT_ONCE)
   for number = 1, #found, 2 do
-    moveBack(turns, found[number], tonumber(found[number + 1]))
+    moveBack(found[number], tonumber(found[number + 1]))
   end
   if #found == 0 then
     turns.by, turns.cursor = 0, 0
@@ -298,7 +347,7 @@ local function rebase(turns)
   end
   local last = found[#found]
   for _, id in ipairs(redis.call("ZRANGEBYSCORE", turns.waiting, last, last)) do
-    moveBack(turns, id, tonumber(last))
+    moveBack(id, tonumber(last))
   end
   turns.cursor = tonumber(last)
 end
@@ -317,7 +366,6 @@ local function noteStarts(turns, groups, now)
     end
     counts[group] = (counts[group] or 0) + 1
   end
-  turns.noted = true
   local kept = redis.call("HMGET", key, unpack(names))
   local isNew = false
   for number, group in ipairs(names) do
