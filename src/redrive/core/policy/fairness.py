@@ -165,12 +165,16 @@ def starts_before(weight: float, others: Iterable[float]) -> int:
 # ------------------------------------------------------------------------------------------------ a scheduler
 
 
-@dataclass(slots=True)
 class _Group:
-    number: int
-    step: int
-    place: int
-    waits: bool = False
+    """Changes in place, so it is no value."""
+
+    __slots__ = ("number", "place", "step", "waits")
+
+    def __init__(self, number: int, step: int, place: int) -> None:
+        self.number = number
+        self.step = step
+        self.place = place
+        self.waits = False
 
 
 class Scheduler:
