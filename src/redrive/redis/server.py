@@ -8,6 +8,7 @@ have been carried out.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from collections.abc import Sequence
 from typing import Any, Final
 
@@ -133,11 +134,7 @@ class Server:
         """Make it so that another try can go better. Raises where none can."""
         kind = refusal.kind
         if kind is Kind.UNKNOWN_SCRIPT and script is not None:
-            link = lane.link
-            if link is not None:
-                (loaded,) = await link.send([("SCRIPT", "LOAD", script.text)])
-                if isinstance(loaded, Exception) and not script.without_flags():
-                    raise refused(lane.where, Refusal(str(loaded)))
+            await self._load(script, lane=lane, is_last=is_last)
             return
         if kind is Kind.MOVED and moved <= MAX_REDIRECTIONS:
             self._move(key, refusal.text)
@@ -147,6 +144,19 @@ class Server:
         if refusal.code == "READONLY" and lane.link is not None:
             lane.link.close()
         await asyncio.sleep(PAUSE_MS / 1_000)
+
+    async def _load(self, script: Script, *, lane: Lane, is_last: bool) -> None:
+        """Tell the script to the server. Where the connection is lost over it the next try finds out."""
+        loaded: Any = None
+        with contextlib.suppress(LinkLost):
+            (loaded,) = (None,) if lane.link is None else await lane.link.send([("SCRIPT", "LOAD", script.text)])
+        if not isinstance(loaded, Exception):
+            return
+        refusal = Refusal(str(loaded))
+        if refusal.kind is Kind.TRANSIENT and not is_last:
+            await asyncio.sleep(PAUSE_MS / 1_000)
+        elif refusal.kind is Kind.TRANSIENT or not script.without_flags():
+            raise refused(lane.where, refusal)
 
     def _move(self, key: str, text: str) -> None:
         """`MOVED 3999 127.0.0.1:6381`: remember who has the slot."""
