@@ -18,7 +18,7 @@ from redrive.core.ports import Broker, Clock, Outgoing
 from redrive.core.units import Millis
 from redrive.errors import UnsupportedError
 from redrive.runtime.clock import SystemClock
-from redrive.testing.contracts.fairness import FAIR, NARROW, RATED, SERVED_FAIR, FairnessContract
+from redrive.testing.contracts.fairness import FAIR, FairnessContract
 from redrive.testing.samples import outgoing
 from tests.redis import Redis
 
@@ -37,8 +37,7 @@ class TestBullFairness(FairnessContract):
 
     @asynccontextmanager
     async def make(self, clock: Clock, *, fair: Mapping[str, Fair], rates: Mapping[str, Rate]) -> AsyncIterator[Broker]:
-        kept = {queue: each for queue, each in fair.items() if not each.has_rates and not each.has_concurrency}
-        broker = BullBroker(self.redis.url, clock=clock, fair=kept, rates=rates)
+        broker = BullBroker(self.redis.url, clock=clock, fair=fair, rates=rates)
         yield broker
         await broker.close()
 
@@ -58,20 +57,11 @@ class TestBullFairness(FairnessContract):
 
     # ------------------------------------------------------------------------------------ what Redis does not have
 
-    async def refused(self, queue: str) -> None:
-        broker = BullBroker(self.redis.url, clock=SystemClock(), fair={queue: SERVED_FAIR[queue]})
+    async def test_turns_by_measured_time_are_refused(self, broker: Broker) -> None:
+        other = BullBroker(self.redis.url, clock=SystemClock(), fair={FAIR: Fair(cost="measured")})
         with pytest.raises(UnsupportedError, match="Nothing was consumed or published"):
-            await broker.open()
-        await broker.close()
-
-    async def test_a_tenants_rate_holds_up_only_that_tenant(self, broker: Broker, clock: Clock) -> None:
-        await self.refused(RATED)
-
-    async def test_a_tenants_concurrency_holds_up_only_that_tenant(self, broker: Broker) -> None:
-        await self.refused(NARROW)
-
-    async def test_who_waits_gets_a_held_message_when_it_may_start(self, broker: Broker, clock: Clock) -> None:
-        await self.refused(RATED)
+            await other.open()
+        await other.close()
 
     async def test_within_a_tenant_priority_and_age_order_the_hand_over(self, broker: Broker) -> None:
         await broker.publish([self.one("a-5", "a", priority=5), self.one("a-1", "a", priority=1)])

@@ -24,7 +24,7 @@ from redrive.redis.scripts import Script
 from redrive.redis.server import Server
 from redrive.runtime.clock import SystemClock
 from redrive.testing.samples import QUEUE, outgoing
-from redrive.testing.servers.proxy import FaultProxy
+from redrive.testing.servers.proxy import FaultProxy, Way
 from redrive.testing.servers.redis import RedisNode
 from tests.conftest import PATIENCE
 from tests.redis import OLD, Redis, install_of
@@ -167,6 +167,38 @@ async def take_and_settle(broker: BullBroker, proxy: FaultProxy, cuts: set[int],
         proxy.drop()
     await settling
     return names(taken)
+
+
+async def test_an_end_whose_answer_was_lost_is_done_for_who_sends_it_again_later(redis: Redis) -> None:
+    with FaultProxy(redis.host, redis.port) as proxy:
+        async with opened(redis.url_by(proxy)) as broker:
+            await broker.publish([outgoing("first"), outgoing("done")])
+            first, end = [Settle(lease=each.lease, settlement=settlement.ACK) for each in await take(broker)]
+            await broker.settle([first])  # from now on the server knows the script
+            proxy.stall(Way.TO_CLIENT)
+            settling = asyncio.create_task(broker.settle([end]))
+            async with asyncio.timeout(PATIENCE.total_seconds()):
+                while redis.ask("LLEN", f"bull:{QUEUE}:active"):
+                    await asyncio.sleep(0.01)  # sleep: the server gets it
+            proxy.refuse()
+            proxy.drop()
+            with pytest.raises(BrokerUnavailableError):
+                await settling
+            proxy.heal()
+
+            async with asyncio.timeout(PATIENCE.total_seconds()):
+                while not (settled := await settled_when_back(broker, end)):
+                    await asyncio.sleep(0.05)  # sleep: between two tries
+
+            assert [True] == settled
+            assert [False] == await broker.settle([end])
+
+
+async def settled_when_back(broker: BullBroker, end: Settle) -> list[bool]:
+    """Nothing while the server is away."""
+    with contextlib.suppress(BrokerUnavailableError):
+        return await broker.settle([end])
+    return []
 
 
 async def test_a_full_server_refuses_publishes_and_lets_workers_go_on(redis_alone: RedisNode) -> None:

@@ -70,6 +70,7 @@ const commands = {
   changePriority: async ({ queue, id, priority }) => (await queueOf(queue).getJob(id)).changePriority({ priority }),
   pause: ({ queue }) => queueOf(queue).pause(),
   resume: ({ queue }) => queueOf(queue).resume(),
+  drain: ({ queue }) => queueOf(queue).drain(),
   obliterate: ({ queue }) => queueOf(queue).obliterate({ force: true }),
   rateLimit: ({ queue, max, duration }) => queueOf(queue).setGlobalRateLimit(max, duration),
   concurrency: ({ queue, value }) => queueOf(queue).setGlobalConcurrency(value),

@@ -170,3 +170,13 @@ async def test_a_broker_that_takes_no_turns_is_refused(monkeypatch: pytest.Monke
 
     with pytest.raises(UnsupportedError, match='"orders" takes no turns'):
         await app.worker().run()
+
+
+async def test_a_broker_whose_messages_say_their_tenant_reads_no_field() -> None:
+    app = Redrive("shop", broker="memory://")
+
+    @app.consumer("orders", fair_by=Fair(tenant_field="companyId"))
+    async def handle(order: dict[str, Any]) -> None: ...
+
+    with pytest.raises(UnsupportedError, match=r'"orders" has fair\.tenant_field'):
+        await app.worker().run()

@@ -50,7 +50,8 @@ class Features:
     """What a broker can do. `delays`: any delay exactly, or only fixed tiers, or none. `transactions`: the ledger
     offers `transaction()`. `atomic`: a commit is one transaction (letter, claim and queue move together).
     `exchanges`: `Outgoing.exchange` may name one. `fair`: it takes turns between tenants in queues it is made with a
-    `Fair` for. `shared_rates`: it counts the starts of all workers together against a `Rate` it is made with.
+    `Fair` for. `reads_tenants`: it finds the tenant of other producers' messages by `Fair.tenant_field`.
+    `shared_rates`: it counts the starts of all workers together against a `Rate` it is made with.
     """
 
     name: str
@@ -64,6 +65,7 @@ class Features:
     max_body_bytes: int
     exchanges: bool = False
     fair: bool = False
+    reads_tenants: bool = False
     shared_rates: bool = False
 
 

@@ -67,7 +67,9 @@ class BlockingLink:
     def _can_go_on(self, refusal: Refusal, script: Script) -> bool:
         if refusal.kind is Kind.UNKNOWN_SCRIPT:
             loaded = self._ask(("SCRIPT", "LOAD", script.text))
-            return not isinstance(loaded, Exception) or script.without_flags()
+            if not isinstance(loaded, Exception):
+                return True
+            return Refusal(str(loaded)).kind is Kind.TRANSIENT or script.without_flags()
         if refusal.kind is Kind.MOVED:
             self._node = node_in(refusal, asked=self._asked)
             self._drop()

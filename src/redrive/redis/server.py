@@ -9,6 +9,7 @@ Nothing is sent twice unless the caller says that it may be: a command whose ans
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from collections.abc import Sequence
 from typing import Any, Final
 
@@ -153,7 +154,7 @@ class Server:
         """Make it so that another try can go better. Raises where none can."""
         kind = refusal.kind
         if kind is Kind.UNKNOWN_SCRIPT and script is not None:
-            await _load(script, lane)
+            await self._load(script, lane=lane, is_last=is_last)
             return
         if kind is Kind.MOVED:
             self._move(key, refusal, lane)
@@ -165,6 +166,19 @@ class Server:
             lane.link.close()
         await asyncio.sleep(PAUSE_MS / 1_000)
 
+    async def _load(self, script: Script, *, lane: Lane, is_last: bool) -> None:
+        """Tell the script to the server. Where the connection is lost over it the next try finds out."""
+        loaded: Any = None
+        with contextlib.suppress(LinkLost):
+            (loaded,) = (None,) if lane.link is None else await lane.link.send([("SCRIPT", "LOAD", script.text)])
+        if not isinstance(loaded, Exception):
+            return
+        refusal = Refusal(str(loaded))
+        if refusal.kind is Kind.TRANSIENT and not is_last:
+            await asyncio.sleep(PAUSE_MS / 1_000)
+        elif refusal.kind is Kind.TRANSIENT or not script.without_flags():
+            raise refused(lane.where, refusal)
+
     def _move(self, key: str, refusal: Refusal, lane: Lane) -> None:
         """Remember who has the slot."""
         asked = "" if lane.link is None else lane.link.where.rpartition(":")[0]
@@ -174,15 +188,3 @@ class Server:
         if node not in self._nodes:
             self._nodes[node] = Lane(self.address, clock=self._clock, node=node)
         self._slots[slot_of(key)] = self._nodes[node]
-
-
-async def _load(script: Script, lane: Lane) -> None:
-    """Make the script known there. Raises `RedriveError` where the server does not take it."""
-    if lane.link is None:
-        return
-    try:
-        (loaded,) = await lane.link.send([("SCRIPT", "LOAD", script.text)])
-    except LinkLost:
-        return  # the next try finds out; nothing was carried out
-    if isinstance(loaded, Exception) and not script.without_flags():
-        raise refused(lane.where, Refusal(str(loaded)))

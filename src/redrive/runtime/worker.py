@@ -162,11 +162,18 @@ class Worker:
         return None if store is None or not own else Controls(store, own=own, live=app.fair, events=app.events)
 
     def _check_fairness(self) -> None:
+        features = self.app.backend.features
         for consumer in (self.app.consumers[queue] for queue in self.queues):
-            if consumer.fair is not None and not self.app.backend.features.fair:
+            if consumer.fair is not None and not features.fair:
                 raise UnsupportedError(
                     f'The broker of consumer "{consumer.queue}" takes no turns between tenants. Nothing was consumed.',
                     hint="Leave fair_by out, or use a broker that can: sqlite:/// or redis://.",
+                )
+            if consumer.fair is not None and consumer.fair.tenant_field is not None and not features.reads_tenants:
+                raise UnsupportedError(
+                    f'Consumer "{consumer.queue}" has fair.tenant_field, but all messages of its broker come from '
+                    "redrive, which says their tenant. Nothing was consumed.",
+                    hint="Leave tenant_field out, and publish with tenant=.",
                 )
 
     def _warn(self) -> None:

@@ -43,6 +43,8 @@ def test_anything_else_is_refused_by_name(given: Any) -> None:
         ({"rate": {"a": "often"}}, 'fair.rate\\["a"\\]'),
         ({"concurrency": 0}, "fair.concurrency"),
         ({"concurrency": {"a": 0}}, 'fair.concurrency\\["a"\\]'),
+        ({"tenant_field": ""}, "fair.tenant_field"),
+        ({"tenant_field": 7}, "fair.tenant_field"),
     ],
 )
 def test_what_is_wrong_is_named(arguments: dict[str, Any], field: str) -> None:

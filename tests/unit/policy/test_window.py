@@ -5,7 +5,7 @@ from __future__ import annotations
 import bisect
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from redrive.core.policy.flow import (
@@ -78,6 +78,8 @@ def test_a_clock_that_goes_back_gives_nothing_away(rate: Rate, back_ms: int) -> 
     assert 0 == room(window, NOW + rate.per_ms)
 
 
+# The last start at the beginning of a long slot: the one before it is hardly older.
+@example(rate=Rate(count=2, per_ms=601), other=Rate(count=2, per_ms=59), waits=[0, 58])
 @given(RATES, RATES, st.lists(st.integers(0, 10_000), max_size=20))
 def test_a_stored_window_comes_back_and_a_new_rate_forgets_no_start(rate: Rate, other: Rate, waits: list[int]) -> None:
     window, now, starts = Window(rate=rate), NOW, []

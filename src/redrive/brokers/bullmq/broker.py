@@ -13,7 +13,8 @@ Failure by failure:
   sent again under the same mark, so none is there twice; `receive` and `settle` raise `BrokerUnavailableError`.
 - the answer to a `receive` was lost: the jobs are locked with a token nobody has heard of; the next `receive` puts them
   back first, at no cost. So it does with what could not be given back while the server was away.
-- the answer to a `settle` was lost: it is sent again, and a job that is gone then, or locked by nobody, was settled.
+- the answer to a `settle` was lost: it is sent again, by the caller too, and a job that is gone then, or locked by
+  nobody, was settled.
 - the server is full (OOM): publishes fail at once and say so; what is in hand can still be ended.
 - a worker is killed: see `fleet`. The lock's own end is the last resort.
 
@@ -42,7 +43,7 @@ from redrive.brokers.bullmq.jobs import Kept, keepable
 from redrive.brokers.bullmq.keys import MAX_PRIORITY, Keys, Names, job_id_of, registry
 from redrive.brokers.bullmq.rates import window_of
 from redrive.brokers.bullmq.retrying import retry_of
-from redrive.brokers.bullmq.settling import body_bytes, end_of, goes_back, is_forgotten
+from redrive.brokers.bullmq.settling import Unsure, body_bytes, end_of, goes_back, is_forgotten
 from redrive.brokers.bullmq.turns import Turns, part_of, standings
 from redrive.brokers.bullmq.versions import check_version
 from redrive.brokers.bullmq.waiting import PATIENCE_MS, Waiter
@@ -78,6 +79,7 @@ FEATURES: Final = Features(
     transactions=False,
     max_body_bytes=MAX_BODY_BYTES,
     fair=True,
+    reads_tenants=True,
     shared_rates=True,
 )
 
@@ -99,8 +101,6 @@ _TAKE_PARTS: Final = (
 _SETTLE_PARTS: Final = (*_TAKE_PARTS, "completed", "failed")
 _DATA, _FIELDS = 2, 6
 """Where a job that is to be added has its body and its fields."""
-_GONE: Final = frozenset({-1, -2})
-"""Answers to an end that was sent before: no job, no lock."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -112,6 +112,7 @@ class _Queue:
     keys: Keys
     waiter: Waiter
     unheard: list[str] = field(default_factory=list)
+    unsure: Unsure = field(default_factory=Unsure)
     rescued_at_ms: float = float("-inf")
 
 
@@ -358,30 +359,31 @@ class BullBroker:
     async def _settle_part(
         self, queue: _Queue, batch: Sequence[Settle], numbers: Sequence[int], *, answers: list[bool]
     ) -> None:
-        keys = queue.keys
         now = self._clock.now()
         back = [number for number in numbers if goes_back(batch[number], now)]
         # What is put before all others, the last of it first: so it keeps its order.
         numbers = [*(number for number in numbers if number not in back), *reversed(back)] if back else numbers
         ends = packed([end_of(batch[number], self._token(batch[number].lease.token), now=now) for number in numbers])
-        names = keys.several(*_SETTLE_PARTS)
+        leases = [batch[number].lease for number in numbers]
         try:
-            told, is_again = await self._ended(keys, names, ends)
+            told = await self._ended(queue, ends, leases)
         except BrokerUnavailableError:
             # What nobody will ask for again would wait for its lock to end.
             forgotten = [batch[number].lease for number in numbers if is_forgotten(batch[number])]
             queue.unheard += [f"{self._token(lease.token)} {lease.ref.id}" for lease in forgotten]
             raise
-        for number, answer in zip(numbers, told, strict=True):
+        for number, lease, answer in zip(numbers, leases, told, strict=True):
             if isinstance(answer, Exception):
                 raise refused(self._server.where, Refusal(str(answer)), fate="It is still in hand.")
-            answers[number] = answer >= 0 or (is_again and answer in _GONE)
+            answers[number] = queue.unsure.is_done(lease, answer)
+        queue.unsure.forget(leases)
         queue.waiter.wake()
 
-    async def _ended(self, keys: Keys, names: Sequence[str], ends: bytes) -> tuple[list[Any], bool]:
-        """The answers of `settle.lua`, and whether it may have been sent before."""
+    async def _ended(self, queue: _Queue, ends: bytes, leases: Sequence[Lease]) -> list[Any]:
+        """The answers of `settle.lua`; it is sent until there are some."""
+        keys = queue.keys
+        names = keys.several(*_SETTLE_PARTS)
         told: list[Any] | None = None
-        is_again = False
         until = self._clock.monotonic_ms() + SETTLE_WAIT_MS
         while told is None:
             args: list[Argument] = [keys.base, ends, self._clock.now(), self._turns.told(keys.queue)]
@@ -389,10 +391,10 @@ class BullBroker:
             try:
                 told = await self._server.run(self._scripts.settle, names, args, wait_ms=wait_ms, again=False)
             except LinkLost as lost:
+                queue.unsure.add(leases)
                 if self._clock.monotonic_ms() >= until:
                     raise unavailable(self._server.where, lost.text, fate="What was in hand is still there.") from lost
-                is_again = True
-        return told, is_again
+        return told
 
     def renew(self, batch: Sequence[Lease], *, lease_ms: Millis) -> list[bool]:
         """See `Broker.renew`; BullMQ's extendLocks, one call per queue, on a connection for threads."""

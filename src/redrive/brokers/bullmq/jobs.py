@@ -22,9 +22,10 @@ Not in the options: they pass through a JSON library of Lua there that rounds nu
 How often it started: atm (failed, BullMQ counts them) + stc (lost, BullMQ's stall counter) + this one. A hand-back
 counts in neither. So both worlds agree, whoever ran it before.
 
-A job that redrive did not make has none of these fields. Its id is the message's; its key is "id@timestamp", because
-BullMQ lets an id be used again once its job is gone, and counts from 1 again in a queue that was obliterated: the id
-alone would take a new job for a duplicate of an old one. A producer that wants more says so in the payload.
+A job that redrive did not make has none of these fields, except rdt and rdp once it has its place. Its id is the
+message's; its key is "id@timestamp", because BullMQ lets an id be used again once its job is gone, and counts from 1
+again in a queue that was obliterated: the id alone would take a new job for a duplicate of an old one. A producer that
+wants more says so in the payload.
 """
 
 from __future__ import annotations
@@ -204,6 +205,7 @@ def _message_of_node(job_id: str, job: Mapping[bytes, bytes], body: bytes) -> Me
         body=body,
         content_type=JSON_TYPE,
         key=f"{job_id}@{timestamp}",
+        tenant=tenant.decode("utf-8", "replace") if (tenant := job.get(b"rdt")) else None,
         priority=_priority(job) or None,
         published_at=timestamp,
         properties=Properties(type=name) if name else NO_PROPERTIES,

@@ -8,6 +8,9 @@
     {prefix}:{queue}:redrive:turns     ours: virtual time of a queue whose turns are taken by tenant
     {prefix}:{queue}:redrive:ends      ours: how far tenants are ahead of it
     {prefix}:{queue}:redrive:served    ours: how often tenants were served
+    {prefix}:{queue}:redrive:aside     ours: tenants at a limit of their own, with jobs that are set aside
+    {prefix}:{queue}:redrive:bands     ours: where those jobs lie
+    {prefix}:{queue}:redrive:rates     ours: starts of tenants with a rate
     {prefix}:redrive-queues            ours: names of the queues redrive has had to do with (a set)
 
 Job ids with a colon have three parts or none, so ours cannot be taken for a job's key.

@@ -1,4 +1,4 @@
-"""A rate as `take.lua` counts it."""
+"""A rate as the scripts count it (`windows.lua`)."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from redrive.core.policy.flow import Rate, slot_ms
 
 
 def window_of(rate: Rate | None) -> tuple[int, int, int]:
-    """ARGV[5] to [7] of `take.lua`: a rate that all workers of redrive share."""
+    """Starts, ms of one slot, slots that count before the present one; no starts where there is no rate."""
     if rate is None:
         return 0, 1, 0
     slot = slot_ms(rate)

@@ -30,6 +30,10 @@ _USES: Final[dict[str, tuple[str, ...]]] = {
     "standings": (),
 }
 """Our script, and those of the package that it calls."""
+_BEFORE: Final[dict[str, tuple[str, ...]]] = {"take": ("common", "turns", "windows")}
+"""Of our own, what stands before a script; the first two before all others."""
+_LIMITS: Final = "limitsOf(turns, activeKey, fair, now)"
+"""What `limits.lua` is for the script that hands out."""
 _MAKE_ROOM: Final = frozenset({"take", "settle", "rescue", "discard", "beat"})
 """What runs on a full server too: without it nobody could work off what fills it."""
 
@@ -60,9 +64,8 @@ def load() -> Scripts:
     one whose scripts are not where they should be.
     """
     folder = _package_folder()
-    shared = "\n".join(_OURS.joinpath(f"{name}.lua").read_text("utf-8") for name in ("common", "turns"))
     return Scripts(
-        **{name: Script(name, _joined(name, shared, folder), runs_when_full=name in _MAKE_ROOM) for name in _USES},
+        **{name: Script(name, _joined(name, folder), runs_when_full=name in _MAKE_ROOM) for name in _USES},
         sweep=Script("moveStalledJobsToWait", _of_package(folder, "moveStalledJobsToWait")),
         extend=Script("extendLocks", _of_package(folder, "extendLocks")),
         package_version=metadata.version("bullmq"),
@@ -77,10 +80,21 @@ def _package_folder() -> Path:
     return Path(next(iter(found.submodule_search_locations))) / "commands"
 
 
-def _joined(name: str, shared: str, folder: Path) -> str:
-    functions = [f"local function {used}(KEYS, ARGV)\n{_of_package(folder, used)}\nend\n" for used in _USES[name]]
-    own = _OURS.joinpath(f"{name}.lua").read_text("utf-8")
-    return "\n".join((shared, *functions, own))
+def _joined(name: str, folder: Path) -> str:
+    before = [_ours(each) for each in _BEFORE.get(name, ("common", "turns"))]
+    functions = [_function(f"{used}(KEYS, ARGV)", _of_package(folder, used)) for used in _USES[name]]
+    if name == "take":
+        functions.append(_function(_LIMITS, _ours("limits")))
+    return "\n".join((*before, *functions, _ours(name)))
+
+
+def _function(head: str, body: str) -> str:
+    # One that is not called costs nothing of what stands in it.
+    return f"local function {head}\n{body}\nend\n"
+
+
+def _ours(name: str) -> str:
+    return _OURS.joinpath(f"{name}.lua").read_text("utf-8")
 
 
 def _of_package(folder: Path, name: str) -> str:

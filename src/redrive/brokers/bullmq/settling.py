@@ -2,18 +2,51 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any, Final
 
 from redrive.brokers.bullmq import jobs
 from redrive.brokers.bullmq.jobs import Kept, keepable
 from redrive.core import settlement
-from redrive.core.ports import Settle
+from redrive.core.ports import Lease, Settle
 from redrive.core.units import UnixMs
 
 HANDED_BACK: Final = frozenset({"ABANDONED", "CLAIM_UNAVAILABLE", "SHUTDOWN", "SUSPECT_WAITS"})
 """Reasons of a requeue that have nothing to do with the message."""
 FORGOTTEN: Final = frozenset({"ABANDONED", "CLAIM_UNAVAILABLE"})
 """Those of whoever gives back what it was just handed, and does not try twice."""
+
+
+_GONE: Final = frozenset({-1, -2})
+"""Answers to an end that was sent before: no job, no lock."""
+MAX_UNSURE: Final = 10_000
+
+
+class Unsure:
+    """Leases whose end was sent, and its answer lost: it may have been carried out. The latest `MAX_UNSURE`."""
+
+    def __init__(self) -> None:
+        self._leases: dict[tuple[str, int], None] = {}
+
+    def add(self, leases: Sequence[Lease]) -> None:
+        """No answer came."""
+        self._leases.update(dict.fromkeys(map(_key, leases)))
+        while len(self._leases) > MAX_UNSURE:
+            del self._leases[next(iter(self._leases))]
+
+    def is_done(self, lease: Lease, answer: int) -> bool:
+        """Whether an end with this answer of `settle.lua` was carried out, now or before."""
+        done: bool = answer >= 0 or (answer in _GONE and _key(lease) in self._leases)
+        return done
+
+    def forget(self, leases: Sequence[Lease]) -> None:
+        """These are answered."""
+        for lease in leases if self._leases else ():
+            self._leases.pop(_key(lease), None)
+
+
+def _key(lease: Lease) -> tuple[str, int]:
+    return lease.ref.id, lease.token
 
 
 def end_of(settle: Settle, token: str, *, now: UnixMs) -> list[Any]:

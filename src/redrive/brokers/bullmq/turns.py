@@ -3,8 +3,8 @@
 A job's priority is its place in virtual time (see `redrive.core.policy.places`), decided by the server in the call that
 adds, takes or hands back the job. So whoever works on the queue serves it in turns, Node's workers too.
 
-What a place cannot hold back is refused when the broker is opened: limits of single tenants, and turns by measured
-time.
+A tenant's own limits are kept by redrive's workers alone (see `limits.lua`): to BullMQ what is over them waits like all
+else, behind it. Turns by measured time are refused when the broker is opened.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ from collections.abc import Awaitable, Callable, Mapping
 from typing import Any, Final
 
 from redrive.brokers.bullmq.keys import Keys
+from redrive.brokers.bullmq.rates import window_of
 from redrive.core.policy.fair import Fair
 from redrive.core.policy.fairness import NO_TENANT, TenantRecord, group_of, priority
 from redrive.core.policy.places import UNIT, step_at
@@ -47,20 +48,21 @@ class Turns:
     def check(self) -> None:
         """Raises `UnsupportedError` for a `Fair` that this broker cannot keep."""
         for name, fair in self._fair.items():
-            said = (("rate", fair.has_rates), ("concurrency", fair.has_concurrency), ("cost", fair.cost is not None))
-            for field, is_set in said:
-                if is_set:
-                    raise UnsupportedError(
-                        f'Queue "{name}": Redis takes turns between tenants, but has no fair.{field}. '
-                        "Nothing was consumed or published.",
-                        hint=f"Leave {field} out of Fair(...), or use sqlite:///.",
-                    )
+            if fair.cost is not None:
+                raise UnsupportedError(
+                    f'Queue "{name}": Redis takes turns between tenants by their starts, it has no fair.cost. '
+                    "Nothing was consumed or published.",
+                    hint="Leave cost out of Fair(...), or use sqlite:///.",
+                )
 
 
 def packed_fair(fair: Fair) -> bytes:
-    """`fair` of `openTurns`: batch, steps by group, whether a tenant can come several times in a row."""
+    """`fair` of `openTurns`."""
     steps = {group: step_at(weight) for group, weight in fair.weights.items()}
-    return packed([fair.batch, steps, bool(fair.weights) or fair.batch == 1])
+    rates: Any = fair.rate or {}
+    windows = {group: window_of(rate) for group, rate in rates.items()}
+    is_uneven = bool(fair.weights) or fair.batch == 1
+    return packed([fair.batch, steps, is_uneven, windows, fair.concurrency or {}, fair.tenant_field or ""])
 
 
 def group_fields(tenant: str | None) -> list[str | bytes]:

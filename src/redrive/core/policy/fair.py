@@ -27,6 +27,7 @@ DEFAULT_BATCH: Final = 3
 
 MAX_BATCH: Final = 10_000
 MAX_PRIORITY: Final = 1_000_000
+MAX_FIELD_CHARS: Final = 256
 EVERYBODY: Final = "*"
 """In a mapping of rates or concurrencies: every tenant that is not named."""
 
@@ -39,7 +40,8 @@ class Fair:
     share of one of weight 1, which is what everybody has who is not named; more than `batch` times the share of the
     others nobody gets. `cost`: None counts starts; "measured" counts handler time, so that a tenant with slow messages
     gets fewer of them. `rate` and `concurrency`: limits of each tenant, or a mapping of tenants to their own ("*": all
-    others); what is over a limit waits in the queue and holds up nobody else.
+    others); what is over a limit waits in the queue and holds up nobody else. `tenant_field`: of jobs that other
+    producers made, the field of the JSON body that names the tenant (Redis only).
 
     `base_priority`, `priority_increment`, `top_priority`: what is reported of a tenant, and nothing else: the base for
     who is served in turn, so much more urgent (less) with each round without service, at most the top.
@@ -59,6 +61,7 @@ class Fair:
     base_priority: int = BASE_PRIORITY
     priority_increment: int = PRIORITY_PER_ROUND
     top_priority: int = TOP_PRIORITY
+    tenant_field: str | None = None
 
     def __post_init__(self) -> None:
         if self.by not in get_args(By):
@@ -72,6 +75,10 @@ class Fair:
                 raise ConfigurationError(
                     f"fair.{name} is {getattr(self, name)!r}: it must be a whole number from {least} to {MAX_PRIORITY}."
                 )
+        if self.tenant_field is not None and not _is_name(self.tenant_field):
+            raise ConfigurationError(
+                f"fair.tenant_field is {self.tenant_field!r:.120}.", hint='Write the name of a field, as "companyId".'
+            )
         object.__setattr__(self, "weights", _weights(self.weights))
         object.__setattr__(self, "rate", _rates(self.rate))
         object.__setattr__(self, "concurrency", _concurrencies(self.concurrency))
@@ -164,6 +171,10 @@ def _named(tenant: str, name: str, known: Mapping[str, object]) -> str:
     if group in known:
         raise ConfigurationError(f'fair.{name} names the tenant "{group}" twice.')
     return group
+
+
+def _is_name(value: object) -> bool:
+    return isinstance(value, str) and 0 < len(value) <= MAX_FIELD_CHARS and value.isprintable()
 
 
 def _is_whole(value: object, least: int, most: int) -> bool:

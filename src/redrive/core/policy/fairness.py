@@ -165,14 +165,16 @@ def starts_before(weight: float, others: Iterable[float]) -> int:
 # ------------------------------------------------------------------------------------------------ a scheduler
 
 
-@dataclass(slots=True, kw_only=True)
 class _Group:
-    """A state, not a value: `Scheduler` moves it, and hands out none."""
+    """Changes in place, so it is no value."""
 
-    number: int
-    step: int
-    place: int
-    waits: bool = False
+    __slots__ = ("number", "place", "step", "waits")
+
+    def __init__(self, number: int, step: int, place: int) -> None:
+        self.number = number
+        self.step = step
+        self.place = place
+        self.waits = False
 
 
 class Scheduler:
@@ -200,7 +202,7 @@ class Scheduler:
         group = self._groups.get(name)
         if group is None:
             self._numbers += 1
-            group = _Group(number=self._numbers, step=self._step_for(name), place=self.at.now)
+            group = _Group(self._numbers, self._step_for(name), self.at.now)
             self._groups[name], self._names[group.number] = group, name
         elif group.waits:
             return

@@ -212,12 +212,15 @@ def window_numbers(window: Window) -> list[int]:
 
 def window_of(rate: Rate, numbers: Sequence[int]) -> Window:
     """What a store kept, under a rate that may be another one by now: no start is forgotten earlier for that."""
-    if not numbers:
+    stored_ms, own_ms = (numbers[0] if numbers else 0), slot_ms(rate)
+    if not numbers[1:]:
         return Window(rate=rate)
-    stored_ms, own_ms = numbers[0], slot_ms(rate)
     counts: dict[int, int] = {}
+    last = ((numbers[-2] + 1) * stored_ms - 1) // own_ms
     for slot, count in zip(numbers[1::2], numbers[2::2], strict=True):
-        own = slot if stored_ms == own_ms else ((slot + 1) * stored_ms - 1) // own_ms
+        # Time stands at the end of the last slot, though the last start may have been at its beginning: so those before
+        # it count as later by as much.
+        own = slot if stored_ms == own_ms else min(last, ((slot + 2) * stored_ms - 2) // own_ms)
         counts[own] = counts.get(own, 0) + count
     return Window(rate=rate, counts=tuple(sorted(counts.items())))
 

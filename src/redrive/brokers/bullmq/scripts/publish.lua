@@ -99,7 +99,7 @@ local function add(job)
 end
 
 if turns then
-  catchUp(turns)
+  catchUp(turns, 1)
   rebase(turns)
 end
 local answers = {}

@@ -27,7 +27,8 @@ local prefix = ARGV[1]
 local now = serverNow()
 local skew = now - tonumber(ARGV[3])
 local target = targetOf(KEYS[9], KEYS[1], KEYS[8])
-local turns = openTurns(prefix, ARGV[4])
+local isFair = ARGV[4] and ARGV[4] ~= ""
+local turns
 
 local function fieldsOf(jobKey, finish)
   local fields = finish[7]
@@ -87,7 +88,8 @@ local function again(finish, jobKey)
       { prefix, now, id, token, delay, isRequeue and "1" or "0", fields, "0" })
   end
   local delayedKey = KEYS[7]
-  if turns then
+  if isFair then
+    turns = turns or openTurns(prefix, ARGV[4])
     -- Jobs that fall due are placed by whoever takes next.
     delayedKey = turns.none
     if rcall("GET", jobKey .. ":lock") == token then
@@ -141,5 +143,12 @@ for number, finish in ipairs(cmsgpack.unpack(ARGV[2])) do
 end
 if turns then
   closeTurns(turns)
+end
+if isFair and next(cmsgpack.unpack(ARGV[4])[5]) then
+  local aside = rcall("HGET", prefix .. "redrive:turns", "aside")
+  if aside == "2" and not isHeld(KEYS[9], KEYS[2]) then
+    -- Its tenant may start another one: whoever is idle looks.
+    rcall("ZADD", KEYS[11], 0, "0")
+  end
 end
 return answers

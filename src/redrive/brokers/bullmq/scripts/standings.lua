@@ -11,11 +11,21 @@
 local turns = openTurns(ARGV[1], cmsgpack.pack({ 1, {}, false }))
 local found = redis.call("ZRANGE", KEYS[1], ARGV[2], ARGV[3], "WITHSCORES")
 local counts, first, groups, shown = {}, {}, {}, {}
+
+-- What is set aside has waited since its tenant's last start.
+local function firstPlace(group, score)
+  if score < ASIDE then
+    return placeAt(turns, score)
+  end
+  local band = redis.call("HGET", turns.base .. "redrive:bands", group) or ""
+  return tonumber(string.match(band, " (%d+)$")) or turns.now
+end
+
 for number = 1, #found, 2 do
   local group = redis.call("HGET", ARGV[1] .. found[number], "rdt") or "-"
   if not counts[group] then
     groups[#groups + 1] = group
-    counts[group], first[group] = 0, placeAt(turns, tonumber(found[number + 1]))
+    counts[group], first[group] = 0, firstPlace(group, tonumber(found[number + 1]))
   end
   counts[group] = counts[group] + 1
 end
@@ -24,6 +34,5 @@ for _, group in ipairs(groups) do
   shown[#shown + 1] = counts[group]
   shown[#shown + 1] = first[group]
 end
-local run = redis.call("HMGET", turns.key, "last", "run")
 local served = redis.call("HGETALL", turns.base .. "redrive:served")
-return { turns.now, #found / 2, shown, served, run[1] or "", tonumber(run[2]) or 0 }
+return { turns.now, #found / 2, shown, served, turns.last, turns.run }

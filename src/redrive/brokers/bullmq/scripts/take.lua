@@ -1,7 +1,8 @@
 --[[
   Hands out at most so many jobs, each as BullMQ's moveToActive does: locked, counted, in "active".
 
-  moveToActive(KEYS, ARGV) of the package stands before this text.
+  moveToActive(KEYS, ARGV) of the package stands before this text, and turns.lua, windows.lua; limits.lua as
+  limitsOf(turns, activeKey, fair, now).
 
   KEYS     the queue's: wait active prioritized events stalled limiter delayed paused meta pc marker
            (the eleven of moveToActive), redrive:rate
@@ -10,13 +11,13 @@
   ARGV[3]  msgpacked options of moveToActive: token, lockDuration, name
   ARGV[4]  no more jobs once those taken have so many bytes
   ARGV[5]  a rate that all workers of redrive share: starts, 0 for none; ARGV[6] ms of one slot of its window; ARGV[7]
-           slots that count before the present one. As redrive.core.policy.flow.Window does it: never more than so many
-           starts in any sliding period. It is BullMQ's own limiter too, with its fixed window, unless the queue has a
-           global one: so a Node worker with the same limiter shares it.
-  ARGV[8]  turns between tenants, see turns.lua: what has none yet is placed before, and virtual time moves on
+           slots that count before the present one. See windows.lua. It is BullMQ's own limiter too, with its fixed
+           window, unless the queue has a global one: so a Node worker with the same limiter shares it.
+  ARGV[8]  turns between tenants, see turns.lua: what has none yet is placed before, and virtual time moves on. A
+           tenant's own limits hold, see limits.lua
 
-  Returns {server's ms, wait ms until the rate limit allows more or 0, next due ms or 0, is paused or full,
-           {id, fields}, {id, fields}, ...}.
+  Returns {server's ms, wait ms until the rate limit allows more or 0, ms at which more may start by itself or 0,
+           is paused or full, {id, fields}, {id, fields}, ...}.
 ]]
 local keys = { unpack(KEYS, 1, 11) }
 keys[1] = targetOf(KEYS[9], KEYS[1], KEYS[8])
@@ -24,145 +25,145 @@ local now = serverNow()
 local taken = { now, 0, 0, 0 }
 local size = 0
 local limit = tonumber(ARGV[2])
-local rate, slotMs, span = tonumber(ARGV[5]), tonumber(ARGV[6]), tonumber(ARGV[7])
-local slot = rate > 0 and math.floor(now / slotMs) or 0
+local groups = {}
 
--- The starts that still count: {slot, starts}, oldest first, and their sum. Under another rate by now, slots have another
--- length: a start is forgotten no earlier for that.
-local function started()
-  local kept = redis.call("HGETALL", KEYS[12])
-  local storedMs, slots, sum = slotMs, {}, 0
+-- The queue's own rate, as it is kept: ms is the length of a slot, all others are slots.
+local function sharedWindow(rate)
+  local kept, numbers = redis.call("HGETALL", KEYS[12]), { false }
   for place = 1, #kept, 2 do
     if kept[place] == "ms" then
-      storedMs = tonumber(kept[place + 1])
+      numbers[1] = tonumber(kept[place + 1])
+    else
+      numbers[#numbers + 1] = tonumber(kept[place])
+      numbers[#numbers + 1] = tonumber(kept[place + 1])
     end
   end
-  for place = 1, #kept, 2 do
-    if kept[place] ~= "ms" then
-      local own = tonumber(kept[place])
-      if storedMs ~= slotMs then
-        own = math.floor(((own + 1) * storedMs - 1) / slotMs)
-      end
-      slots[#slots + 1] = { own, tonumber(kept[place + 1]) }
-      -- A clock that went back stays in the last slot.
-      slot = math.max(slot, own)
-    end
-  end
-  table.sort(slots, function(one, other) return one[1] < other[1] end)
-  local counting = {}
-  for _, each in ipairs(slots) do
-    if each[1] >= slot - span then
-      counting[#counting + 1] = each
-      sum = sum + each[2]
-    end
-  end
-  return counting, sum
+  return openWindow(numbers, rate, now)
 end
 
-local function keepStarted(counting)
-  local fields = { "ms", slotMs }
-  for _, each in ipairs(counting) do
-    fields[#fields + 1] = each[1]
-    fields[#fields + 1] = each[2]
-  end
+local function keepShared(window, count)
+  countStarts(window, count)
+  local numbers = windowNumbers(window)
   redis.call("DEL", KEYS[12])
-  redis.call("HSET", KEYS[12], unpack(fields))
-  redis.call("PEXPIRE", KEYS[12], (span + 2) * slotMs)
+  redis.call("HSET", KEYS[12], "ms", unpack(numbers))
+  redis.call("PEXPIRE", KEYS[12], (window.rate[3] + 2) * window.rate[2])
 end
 
-local counting
-if rate > 0 then
-  local sum
-  counting, sum = started()
-  local excess = sum - rate
-  if excess >= 0 then
-    for _, each in ipairs(counting) do
-      excess = excess - each[2]
-      if excess < 0 then
-        return { now, math.max(1, (each[1] + span + 1) * slotMs - now), 0, 0 }
-      end
-    end
+local window
+if tonumber(ARGV[5]) > 0 then
+  window = sharedWindow({ tonumber(ARGV[5]), tonumber(ARGV[6]), tonumber(ARGV[7]) })
+  local at = freeAt(window)
+  if at > 0 then
+    return { now, math.max(1, at - now), 0, 0 }
   end
-  limit = math.min(limit, rate - sum)
+  limit = math.min(limit, window.rate[1] - window.sum)
 end
 local options = ARGV[3]
-if rate > 0 and redis.call("HEXISTS", KEYS[9], "max") == 0 then
+if window and redis.call("HEXISTS", KEYS[9], "max") == 0 then
   local given = cmsgpack.unpack(options)
-  given["limiter"] = { max = rate, duration = slotMs * (span - 1) }
+  given["limiter"] = { max = window.rate[1], duration = window.rate[2] * (window.rate[3] - 1) }
   options = cmsgpack.pack(given)
 end
+
 local turns = openTurns(ARGV[1], ARGV[8])
-local groups = {}
+local limits
 if turns then
-  catchUp(turns)
+  catchUp(turns, limit)
   rebase(turns)
-  if not isHeld(KEYS[9], KEYS[2]) then
-    placeWaiting(turns, KEYS[1])
-  end
+  placeWaiting(turns, KEYS[1], KEYS[9], KEYS[2])
   placeDue(turns, KEYS[7], KEYS[4], now)
+  if turns.aside > 0 or next(turns.rates) or next(turns.concurrency) then
+    limits = limitsOf(turns, KEYS[2], ARGV[8], now)
+  end
   -- All that can run has a place. What is left there is looked at by the next take, and not by BullMQ's script.
   keys[1], keys[7] = turns.none, turns.none
 end
-for _ = 1, limit do
-  local nextId, place
-  if turns then
-    nextId, place = nextJob(turns)
+
+-- What BullMQ's script answers where nothing can be started.
+local function noteNothing(limitedMs, dueAt)
+  taken[2], taken[3] = limitedMs, math.floor(tonumber(dueAt) or 0)
+  if turns and limitedMs == 0 then
+    taken[3] = math.floor((tonumber(redis.call("ZRANGE", KEYS[7], 0, 0, "WITHSCORES")[2]) or 0) / 0x1000)
   end
-  local moved = guarded(moveToActive, keys, { ARGV[1], now, options })
-  if moved["err"] then
-    if #taken == 4 then
-      if turns then
-        closeTurns(turns)
-      end
-      return moved
-    end
-    break
+  if limitedMs == 0 and taken[3] == 0 and isHeld(KEYS[9], KEYS[2]) then
+    taken[4] = 1
   end
-  if type(moved[1]) ~= "table" then
-    taken[2] = moved[3]
-    taken[3] = math.floor(tonumber(moved[4]) or 0)
-    if turns and taken[2] == 0 then
-      taken[3] = math.floor((tonumber(redis.call("ZRANGE", KEYS[7], 0, 0, "WITHSCORES")[2]) or 0) / 0x1000)
-    end
-    if taken[2] == 0 and taken[3] == 0 and isHeld(KEYS[9], KEYS[2]) then
-      taken[4] = 1
-    end
-    break
-  end
-  taken[#taken + 1] = { moved[2], moved[1] }
-  if turns then
-    groups[#groups + 1] = "-"
-    if place and moved[2] == nextId then
-      startedAt(turns, place)
-    end
-  end
-  for place, value in ipairs(moved[1]) do
+end
+
+local function keep(id, fields)
+  taken[#taken + 1] = { id, fields }
+  for place, value in ipairs(fields) do
     size = size + #value
-    if turns and value == "rdt" and place % 2 == 1 then
-      groups[#groups] = moved[1][place + 1]
-    end
     -- BullMQ marks a job to be failed that has stalled too often. Here the starts count, and the last one is a letter.
     if value == "defa" and place % 2 == 1 then
-      redis.call("HDEL", ARGV[1] .. moved[2], "defa")
+      redis.call("HDEL", ARGV[1] .. id, "defa")
     end
   end
-  if size > tonumber(ARGV[4]) then
+end
+
+-- Starts the next job; nil where there is none, or an error.
+local function startNext(start)
+  if limits and start then
+    limits.bringForward(start)
+  end
+  local moved = guarded(moveToActive, keys, { ARGV[1], now, options })
+  if moved["err"] or type(moved[1]) ~= "table" then
+    if limits and start then
+      limits.bringBack(start)
+    end
+    if not moved["err"] then
+      noteNothing(moved[3], moved[4])
+    end
+    return moved
+  end
+  if start then
+    groups[#groups + 1] = start.group
+    if limits then
+      limits.countStart(start)
+    else
+      startedAt(turns, start.place)
+      passFirst(turns)
+    end
+  end
+  keep(moved[2], moved[1])
+end
+
+local failed
+local isMore = false
+for _ = 1, limit do
+  local start
+  if turns then
+    if limits then
+      start, isMore = limits.nextJob(limit)
+    else
+      start, isMore = nextPlaced(turns, limit)
+    end
+    -- With nothing at all there BullMQ's script tidies up; what is set aside it would start.
+    if not start and (isMore or #turns.front > 0) then
+      noteNothing(0, 0)
+      break
+    end
+  end
+  failed = startNext(start)
+  if failed or size > tonumber(ARGV[4]) then
     break
   end
 end
 if turns then
-  closeTurns(turns)
+  local at = limits and limits.close()
+  at = isMore and now or at
   if #groups > 0 then
     noteStarts(turns, groups, now)
   end
-end
-if rate > 0 and #taken > 4 then
-  local last = counting[#counting]
-  if last and last[1] == slot then
-    last[2] = last[2] + #taken - 4
-  else
-    counting[#counting + 1] = { slot, #taken - 4 }
+  closeTurns(turns)
+  if at and taken[2] == 0 and (taken[3] == 0 or at < taken[3]) then
+    taken[3] = math.ceil(at)
   end
-  keepStarted(counting)
+end
+if #taken == 4 and failed and failed["err"] then
+  return failed
+end
+if window and #taken > 4 then
+  keepShared(window, #taken - 4)
 end
 return taken
