@@ -14,8 +14,9 @@ from bench import compare, idle, machine, memory, retries, table
 from bench.contenders import CONTENDERS
 from bench.measure import ROOT
 from bench.rabbitmq import part as rabbitmq
+from bench.redis import part as redis
 
-PARTS: Final = ("throughput", "idle", "retries", "memory", "rabbitmq")
+PARTS: Final = ("throughput", "idle", "retries", "memory", "rabbitmq", "redis")
 PROMISES: Final = {
     "redrive_over_huey": "at least 10x",
     "redrive_over_ceiling": "at least 0.5x",
@@ -86,12 +87,18 @@ def _rabbitmq(given: argparse.Namespace, folder: Path, result: dict[str, Any]) -
     result["rabbitmq"] = rabbitmq.measure(folder, rounds=given.rounds, seconds=seconds, quick=given.quick, tell=_tell)
 
 
+def _redis(given: argparse.Namespace, folder: Path, result: dict[str, Any]) -> None:
+    seconds = given.seconds / 10 if given.quick else given.seconds
+    result["redis"] = redis.measure(folder, rounds=given.rounds, seconds=seconds, quick=given.quick, tell=_tell)
+
+
 _MEASURES: Final[dict[str, Callable[[argparse.Namespace, Path, dict[str, Any]], None]]] = {
     "throughput": _throughput,
     "idle": _idle,
     "retries": _retries,
     "memory": _memory,
     "rabbitmq": _rabbitmq,
+    "redis": _redis,
 }
 
 
@@ -104,6 +111,8 @@ def _text(result: dict[str, Any]) -> str:
         parts.append(table.figures(figures))
     if "rabbitmq" in result:
         parts.append(rabbitmq.text(result["rabbitmq"]))
+    if "redis" in result:
+        parts.append(redis.text(result["redis"]))
     return "\n\n".join(parts)
 
 

@@ -15,10 +15,12 @@ from pathlib import Path
 from statistics import median
 from typing import Final
 
+from bench.apart import environment_of
 from bench.measure import ROOT, scratch
 from bench.worker_app import QUEUE
 from redrive import Redrive, Settings
 
+EMBEDDED: Final = "sqlite:///{folder}/bench.db"
 SETTLING_S: Final = 2.0
 GAP_S: Final = 0.03
 PATIENCE_S: Final = 60
@@ -30,15 +32,19 @@ class Idle:
 
     cpu_percent: float
     wake_process_p50_ms: float
+    wake_process_p95_ms: float
     wake_process_p99_ms: float
     wake_own_p50_ms: float
     wake_own_p99_ms: float
 
 
-def measure(folder: Path, *, seconds: float, messages: int) -> Idle:
-    """Watch a waiting worker for `seconds`, then send it `messages` one by one; then the same inside one process."""
+def measure(folder: Path, *, seconds: float, messages: int, url: str = EMBEDDED) -> Idle:
+    """Watch a waiting worker for `seconds`, then send it `messages` one by one; then the same inside one process.
+    `url`: of the broker; a new place for each of the two where it has {folder}.
+    """
+    template = url
     with scratch(folder, "idle") as place:
-        url, arrivals = f"sqlite:///{place / 'bench.db'}", place / "arrivals"
+        url, arrivals = template.format(folder=place), place / "arrivals"
         with _worker(url, arrivals) as worker:
             asyncio.run(_send(url, arrivals, 1, before=0))
             time.sleep(SETTLING_S)
@@ -46,19 +52,22 @@ def measure(folder: Path, *, seconds: float, messages: int) -> Idle:
             asyncio.run(_send(url, arrivals, messages, before=1))
             across = sorted(_read(arrivals)[1:])
     with scratch(folder, "wake") as place:
-        own = sorted(asyncio.run(_own(f"sqlite:///{place / 'bench.db'}", messages)))
+        own = sorted(asyncio.run(_own(template.format(folder=place), place, messages)))
     return Idle(
         cpu_percent=cpu_percent,
         wake_process_p50_ms=median(across),
-        wake_process_p99_ms=_p99(across),
+        wake_process_p95_ms=_at(across, 0.95),
+        wake_process_p99_ms=_at(across, 0.99),
         wake_own_p50_ms=median(own),
-        wake_own_p99_ms=_p99(own),
+        wake_own_p99_ms=_at(own, 0.99),
     )
 
 
 @contextmanager
 def _worker(url: str, arrivals: Path) -> Iterator[subprocess.Popen[bytes]]:
-    environment = os.environ | {"REDRIVE_BROKER": url, "BENCH_ARRIVALS": str(arrivals), "PYTHONPATH": str(ROOT)}
+    environment = environment_of(
+        {"REDRIVE_BROKER": url, "REDRIVE_STORE": _store(arrivals.parent), "BENCH_ARRIVALS": str(arrivals)}
+    )
     command = [str(Path(sys.executable).parent / "redrive"), "work", "bench.worker_app:app"]
     process = subprocess.Popen(command, cwd=ROOT, env=environment, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
     try:
@@ -70,7 +79,8 @@ def _worker(url: str, arrivals: Path) -> Iterator[subprocess.Popen[bytes]]:
 
 async def _send(url: str, arrivals: Path, count: int, *, before: int) -> None:
     """Send one by one with gaps in which the worker falls asleep again, and wait until all have arrived."""
-    async with Redrive("bench", settings=Settings(broker=url)) as app:
+    settings = Settings(broker=url, store=_store(arrivals.parent))
+    async with Redrive("bench", settings=settings) as app:
         for _ in range(count):
             await app.publish(QUEUE, {"sent_at": time.monotonic()})
             await asyncio.sleep(GAP_S)
@@ -81,8 +91,8 @@ async def _send(url: str, arrivals: Path, count: int, *, before: int) -> None:
             await asyncio.sleep(0.02)
 
 
-async def _own(url: str, count: int) -> list[float]:
-    app, late = Redrive("bench", settings=Settings(broker=url)), []
+async def _own(url: str, place: Path, count: int) -> list[float]:
+    app, late = Redrive("bench", settings=Settings(broker=url, store=_store(place))), []
     arrived = asyncio.Event()
 
     @app.consumer(QUEUE)
@@ -103,12 +113,17 @@ async def _own(url: str, count: int) -> list[float]:
     return late
 
 
+def _store(place: Path) -> str:
+    """For what the broker itself has no room for."""
+    return f"sqlite:///{place / 'store.db'}"
+
+
 def _read(arrivals: Path) -> list[float]:
     return [float(line) for line in arrivals.read_text().split()] if arrivals.exists() else []
 
 
-def _p99(ordered: list[float]) -> float:
-    return ordered[min(len(ordered) - 1, int(len(ordered) * 0.99))]
+def _at(ordered: list[float], share: float) -> float:
+    return ordered[min(len(ordered) - 1, int(len(ordered) * share))]
 
 
 def _cpu_percent(pid: int, seconds: float) -> float:

@@ -15,10 +15,15 @@ def line(folder: Path) -> str:
     """Processor count, load, versions, and what one fsync costs in `folder`: the number that bounds all others."""
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
     return (
-        f"{cores} cores, load {os.getloadavg()[0]:.1f}, {platform.system()} {platform.machine()}, "
+        f"{cores} cores, load {load():.1f}, {platform.system()} {platform.machine()}, "
         f"Python {platform.python_version()}, SQLite {sqlite3.sqlite_version}, "
         f"one 4 kB write with fsync {sync_ms(folder):.2f} ms"
     )
+
+
+def load() -> float:
+    """Processes that wanted to run, the mean of the last minute."""
+    return os.getloadavg()[0]
 
 
 def sync_ms(folder: Path) -> float:

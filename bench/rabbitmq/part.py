@@ -8,9 +8,9 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, Final
 
-from bench import table
+from bench import beside, delays, table
 from bench.measure import Contender
-from bench.rabbitmq import CONTENDERS, comparison, delays, redrives
+from bench.rabbitmq import CONTENDERS, comparison, redrives
 from redrive.testing.servers.rabbitmq import RabbitNode
 from redrive.testing.servers.rabbitmq_install import installed
 
@@ -19,6 +19,9 @@ PACKAGES: Final = {
     "dramatiq-safe": "dramatiq", "taskiq": "taskiq_aio_pika", "celery": "celery", "celery-safe": "celery",
 }  # fmt: skip
 """What each contender needs beside redrive; they are among the development dependencies."""
+
+FEED: Final = delays.Feed(per_s=300, shortest_s=0.5, longest_s=20.0, floor_ms=150.0, share=0.05, settling_s=5.0)
+"""Random delays of 0.5 to 20 s: at the 99th percentile no later than 150 ms, or 5 % of the delay where that is more."""
 
 LEGEND: Final = (
     "Messages of 400 bytes of JSON, one worker process each, one broker. Medians of the rounds; ratios are medians of\n"
@@ -48,7 +51,9 @@ def measure(folder: Path, *, rounds: int, seconds: float, quick: bool, tell: Cal
         tell("dead letters, sent back")
         result["redrives"] = asdict(redrives.measure(node, folder, letters=500 if quick else 10_000))
         tell("retries with random delays")
-        result["delays"] = asdict(delays.measure(node, folder, messages=200 if quick else 2_000))
+        with node.vhost() as vhost:
+            late = delays.measure(vhost.url, folder, messages=200 if quick else 2_000, feed=FEED)
+        result["delays"] = asdict(late)
     return result
 
 
@@ -61,35 +66,9 @@ def _available(tell: Callable[[str], None]) -> Sequence[Contender]:
 
 def text(result: dict[str, Any]) -> str:
     """Tables."""
-    head = (
-        "on RabbitMQ", "publish/s", "CPU µs", "consume/s", "low-high", "CPU µs", "broker µs", "RSS MB",
-        "redrive publishes", "redrive consumes",
-    )  # fmt: skip
     figures = [*result["claims"], *_redrive_rows(result["redrives"]), *_delay_rows(result["delays"])]
-    body = [_row(row) for row in result["rows"]]
-    return "\n\n".join([result["broker"], table.markdown(head, body), LEGEND, table.figures(figures)])
-
-
-def _row(row: dict[str, Any]) -> tuple[str, ...]:
-    return (
-        row["title"],
-        f"{row['publish_per_s']:,.0f}",
-        f"{row['publish_cpu_us']:.0f}",
-        f"{row['consume_per_s']:,.0f}",
-        f"{row['consume_low']:,.0f}-{row['consume_high']:,.0f}",
-        f"{row['consume_cpu_us']:.0f}",
-        f"{row['broker_cpu_us']:.0f}",
-        f"{row['rss_mb']:.0f}",
-        _ratio(row, "publish"),
-        _ratio(row, "consume"),
-    )
-
-
-def _ratio(row: dict[str, Any], what: str) -> str:
-    if f"{what}_ratio" not in row:
-        return "-"
-    low, high = row[f"{what}_ratio_low"], row[f"{what}_ratio_high"]
-    return f"{row[f'{what}_ratio']:.2f}x ({low:.2f}-{high:.2f})"
+    compared = beside.text(result["rows"], where="on RabbitMQ")
+    return "\n\n".join([result["broker"], compared, LEGEND, table.figures(figures)])
 
 
 def _redrive_rows(found: dict[str, float]) -> list[tuple[str, str, str]]:

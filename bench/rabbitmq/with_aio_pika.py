@@ -11,7 +11,7 @@ import asyncio
 import aio_pika
 from aio_pika.abc import AbstractIncomingMessage
 
-from bench.rabbitmq.side import PREFETCH, QUEUE, Marks
+from bench.side import PREFETCH, QUEUE, Marks
 
 OUTSTANDING = 100
 

@@ -10,7 +10,7 @@ import asyncio
 import aiormq
 from aiormq.abc import DeliveredMessage
 
-from bench.rabbitmq.side import PREFETCH, QUEUE, Marks
+from bench.side import PREFETCH, QUEUE, Marks
 
 OUTSTANDING = 100
 

@@ -8,7 +8,7 @@ from typing import Any
 
 from celery import Celery
 
-from bench.rabbitmq.side import PREFETCH, QUEUE, Marks
+from bench.side import PREFETCH, QUEUE, Marks
 
 CONCURRENCY = {"": 1, "safe": 100}
 

@@ -12,7 +12,7 @@ from typing import Any
 import dramatiq
 from dramatiq.brokers.rabbitmq import RabbitmqBroker
 
-from bench.rabbitmq.side import QUEUE, Marks
+from bench.side import QUEUE, Marks
 
 THREADS = 8
 

@@ -10,7 +10,7 @@ from typing import Any
 
 from faststream.rabbit import Channel, RabbitBroker, RabbitQueue
 
-from bench.rabbitmq.side import PREFETCH, QUEUE, Marks
+from bench.side import PREFETCH, QUEUE, Marks
 
 OUTSTANDING = 100
 

@@ -12,7 +12,7 @@ from typing import Any
 import pika
 from pika.adapters.asyncio_connection import AsyncioConnection
 
-from bench.rabbitmq.side import PREFETCH, QUEUE, Marks
+from bench.side import PREFETCH, QUEUE, Marks
 
 OUTSTANDING = 500
 GROUP = 50

@@ -10,7 +10,7 @@ import asyncio
 from typing import Any
 
 from bench.contenders.embedded import PUBLISH, QUEUE
-from bench.rabbitmq.side import Marks, folder
+from bench.side import Marks, folder
 from redrive import Redrive, Settings
 from redrive.runtime.hosting import spare_the_collector
 from redrive.runtime.metrics import Metrics

@@ -13,7 +13,7 @@ from taskiq import AsyncBroker
 from taskiq.api import run_receiver_task
 from taskiq_aio_pika import AioPikaBroker
 
-from bench.rabbitmq.side import PREFETCH, Marks
+from bench.side import PREFETCH, Marks
 
 CALLERS = 100
 

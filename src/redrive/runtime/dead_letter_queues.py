@@ -161,7 +161,7 @@ class DeadLetterQueues:
         """The letter as a document, under its id. One too large for the broker is empty: its header names the letter,
         and the store has it whole.
         """
-        body = self._own_document(letter) or json.dumps(wire.letter_document(letter)).encode()
+        body = self._own_document(letter) or json.dumps(wire.letter_document(letter), separators=(",", ":")).encode()
         message = Message(
             id=letter.id,
             key=letter.id,

@@ -63,4 +63,5 @@ end
 for number, name in ipairs(cmsgpack.unpack(ARGV[4])) do
   answers[number + 1] = judge(name, ARGV[5] .. "." .. number)
 end
+write(base)
 return answers

@@ -10,18 +10,51 @@ local rcall = redis.call
 local time = rcall("TIME")
 local now = tonumber(time[1]) * 1000 + math.floor(tonumber(time[2]) / 1000)
 
+-- What this script has kept so far, by key: written at its end in one command each, which is what a write costs most.
+local kept, keptKeys, expiring = {}, {}, {}
+
 local function read(key)
-  local kept = rcall("GET", key)
-  return kept and cmsgpack.unpack(kept) or nil
+  local found = kept[key] or rcall("GET", key)
+  return found and cmsgpack.unpack(found) or nil
 end
 
 -- `base`: before the keys of one queue. Records that will expire stand in a sorted set, by when.
 local function keep(base, name, before, record)
-  rcall("SET", base .. "k:" .. name, cmsgpack.pack(record))
+  local key = base .. "k:" .. name
+  if not kept[key] then
+    keptKeys[#keptKeys + 1] = key
+  end
+  kept[key] = cmsgpack.pack(record)
   if record[7] then
-    rcall("ZADD", base .. "x", record[7], name)
-  elseif before and before[7] then
-    rcall("ZREM", base .. "x", name)
+    expiring[name] = record[7]
+  elseif expiring[name] or (before and before[7]) then
+    expiring[name] = false
+  end
+end
+
+-- Everything that was kept. The last step of a script that keeps anything.
+local function write(base)
+  local sets, adds, removes = {}, {}, {}
+  for _, key in ipairs(keptKeys) do
+    sets[#sets + 1] = key
+    sets[#sets + 1] = kept[key]
+  end
+  for name, at in pairs(expiring) do
+    if at then
+      adds[#adds + 1] = at
+      adds[#adds + 1] = name
+    else
+      removes[#removes + 1] = name
+    end
+  end
+  if #sets > 0 then
+    rcall("MSET", unpack(sets))
+  end
+  if #adds > 0 then
+    rcall("ZADD", base .. "x", unpack(adds))
+  end
+  if #removes > 0 then
+    rcall("ZREM", base .. "x", unpack(removes))
   end
 end
 

@@ -33,4 +33,5 @@ end
 for number, claim in ipairs(cmsgpack.unpack(ARGV[1])) do
   answers[number] = finish(claim[1], claim[2], claim[3], claim[4])
 end
+write(base)
 return answers

@@ -34,4 +34,5 @@ end
 for number, given in ipairs(cmsgpack.unpack(ARGV[1])) do
   answers[number] = register(given[1], given[2], given[3])
 end
+write(base)
 return answers

@@ -18,4 +18,5 @@ for number, claim in ipairs(cmsgpack.unpack(ARGV[2])) do
     answers[number] = 1
   end
 end
+write(base)
 return answers

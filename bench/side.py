@@ -1,4 +1,4 @@
-"""One half of a run, in a process of its own: `python -m bench.rabbitmq.side publish|consume MODULE OPTION`.
+"""One half of a run, in a process of its own: `python -m bench.side publish|consume MODULE OPTION`.
 
 The rest comes by the environment: BENCH_URL, BENCH_COUNT, BENCH_FOLDER. The publishing half prints its seconds as JSON.
 The consuming half writes down when the first and the last message were in a handler, and goes on until it is ended.
@@ -71,9 +71,14 @@ class Marks:
             self._mark(END)
 
     def _mark(self, name: str) -> None:
-        file = self._folder / f"{name}.part"
-        file.write_text(json.dumps({"at": time.monotonic(), "repeats": self._tally.repeats}))
-        file.rename(self._folder / name)
+        self.write(self._folder, name, repeats=self._tally.repeats)
+
+    @staticmethod
+    def write(folder: Path, name: str, *, repeats: int) -> None:
+        """The file `name` with this instant: there whole, or not at all."""
+        file = folder / f"{name}.part"
+        file.write_text(json.dumps({"at": time.monotonic(), "repeats": repeats}))
+        file.rename(folder / name)
 
 
 def main() -> None:

@@ -1,5 +1,5 @@
-"""How exactly a delay is kept on a stock RabbitMQ: 2 000 messages fed at 300 a second, each retried twice with random
-delays of 0.5 to 20 s. Run as a process of its own.
+"""How exactly a delay is kept on a server: messages fed at a steady pace, each retried twice with random delays. Run as
+a process of its own.
 
 Late is the start of an attempt minus the instant that was asked for; early is what must not be.
 """
@@ -11,25 +11,32 @@ import json
 import random
 import sys
 import time
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from statistics import median
 from typing import Any, Final
 
 from bench.measure import python, scratch
 from redrive import Delivery, Redrive, Retry, RetryLater, Settings
-from redrive.testing.servers.rabbitmq import RabbitNode
 
-PER_S: Final = 300
-SHORTEST_S, LONGEST_S = 0.5, 20.0
 ROUNDS: Final = 2
 QUEUE: Final = "orders"
 LADDER: Final = "ladder"
-LADDER_S: Final = 5.0
 
-FLOOR_MS: Final = 150.0
-SHARE: Final = 0.05
-"""The promise: at the 99th percentile no later than 150 ms, or 5 % of the delay where that is more."""
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Feed:
+    """How many messages a second, how long each is delayed, and what is promised at the 99th percentile: no later than
+    `floor_ms`, or this share of the delay where that is more. `settling_s`: waited after the very first delay, for
+    whom it has something to build.
+    """
+
+    per_s: int
+    shortest_s: float
+    longest_s: float
+    floor_ms: float
+    share: float
+    settling_s: float = 0.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -44,13 +51,14 @@ class Delays:
     early: int
 
 
-def measure(node: RabbitNode, folder: Path, *, messages: int) -> Delays:
-    """Run it on a virtual host of its own, in a process of its own."""
-    with node.vhost() as vhost, scratch(folder, "delays") as place:
-        return Delays(**python("bench.rabbitmq.delays", vhost.url, str(place / "redrive.db"), str(messages)))
+def measure(url: str, folder: Path, *, messages: int, feed: Feed) -> Delays:
+    """Run it on this broker, empty, in a process of its own."""
+    with scratch(folder, "delays") as place:
+        told = json.dumps(asdict(feed))
+        return Delays(**python("bench.delays", url, str(place / "redrive.db"), str(messages), told))
 
 
-async def run(url: str, store: str, count: int) -> dict[str, Any]:
+async def run(url: str, store: str, *, count: int, feed: Feed) -> dict[str, Any]:
     """Feed, fail twice with a delay, and see when each comes back."""
     app = Redrive("bench", settings=Settings(broker=url, store=f"sqlite:///{store}"))
     asked: dict[str, tuple[float, float]] = {}
@@ -67,34 +75,34 @@ async def run(url: str, store: str, count: int) -> dict[str, Any]:
             if len(late) == ROUNDS * count:
                 done.set()
         if delivery.attempt <= ROUNDS:
-            delay_s = rng.uniform(SHORTEST_S, LONGEST_S)
+            delay_s = rng.uniform(feed.shortest_s, feed.longest_s)
             asked[delivery.message.id] = (now + delay_s, delay_s)
             raise RetryLater(delay_s)
 
     async with app:
         worker = app.worker()
         running = asyncio.create_task(worker.run())
-        # The first delay makes the ladder's levels, once in the life of a broker.
-        await app.publish(LADDER, {}, delay=SHORTEST_S)
-        await asyncio.sleep(LADDER_S)
-        await _feed(app, count)
+        # The first delay makes the ladder's levels on RabbitMQ, once in the life of a broker.
+        await app.publish(LADDER, {}, delay=feed.shortest_s)
+        await asyncio.sleep(feed.settling_s)
+        await _send(app, count, per_s=feed.per_s)
         await done.wait()
         worker.stop()
         await running
-    return _summed_up(late)
+    return _summed_up(late, feed)
 
 
-async def _feed(app: Redrive, count: int) -> None:
+async def _send(app: Redrive, count: int, *, per_s: int) -> None:
     began = time.monotonic()
     async with asyncio.TaskGroup() as publishing:
         for number in range(count):
             publishing.create_task(app.publish(QUEUE, {"number": number}, message_id=f"m-{number}"))
-            await asyncio.sleep(max(0.0, began + number / PER_S - time.monotonic()))
+            await asyncio.sleep(max(0.0, began + number / per_s - time.monotonic()))
 
 
-def _summed_up(late: list[tuple[float, float]]) -> dict[str, Any]:
+def _summed_up(late: list[tuple[float, float]], feed: Feed) -> dict[str, Any]:
     by_ms = sorted(each for each, _ in late)
-    used = sorted(each / max(FLOOR_MS, SHARE * delay_s * 1_000) for each, delay_s in late)
+    used = sorted(each / max(feed.floor_ms, feed.share * delay_s * 1_000) for each, delay_s in late)
     at_99 = int(len(late) * 0.99)
     return {
         "delays": len(late),
@@ -108,4 +116,5 @@ def _summed_up(late: list[tuple[float, float]]) -> dict[str, Any]:
 
 
 if __name__ == "__main__":
-    print(json.dumps(asyncio.run(run(sys.argv[1], sys.argv[2], int(sys.argv[3])))))
+    given = Feed(**json.loads(sys.argv[4]))
+    print(json.dumps(asyncio.run(run(sys.argv[1], sys.argv[2], count=int(sys.argv[3]), feed=given))))
