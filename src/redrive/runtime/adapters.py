@@ -252,7 +252,7 @@ def _rabbitmq(wanted: _Wanted) -> Backend:
     )
 
     file = _store_file(wanted)
-    broker = RabbitBroker(wanted.url, clock=wanted.clock, topology=wanted.topology)
+    broker = RabbitBroker(wanted.url, clock=wanted.clock, topology=wanted.topology, fair=wanted.fair)
     claims, letters, jobs = SqliteClaimStore(file), SqliteLetterStore(file), SqliteJobStore(file)
     topology = wanted.topology
     ledger = OrderedLedger(
