@@ -26,6 +26,9 @@ from redrive.brokers.rabbitmq.tables import (
 from redrive.core.policy.fairness import NO_TENANT, group_of
 
 _SUSPICIOUS: Final = (b"CC", *(name.encode() for name in sorted(VOLATILE)))
+_ROUTE: Final = HEADER_ROUTE.encode()
+_FORGED: Final = VOLATILE | {HEADER_ROUTE}
+"""What nobody but a sorter and a queue may have said."""
 _USER_ID, _REPLY_TO = 1 << 4, 1 << 9
 _PSEUDO: Final = "amq.rabbitmq."
 _TENANT: Final = HEADER_TENANT.encode()
@@ -56,17 +59,22 @@ def carried(pushed: Pushed, *, queue: str, inner: frozenset[str], limit: int) ->
     most bytes the connection takes.
     """
     header = pushed.header
-    (flags,) = _u16(header, 0)
-    if flags & (_USER_ID | _REPLY_TO) or any(name in header for name in _SUSPICIOUS):
-        header = _cleaned(pushed, queue=queue, limit=limit)
     exchange, key = pushed.route
-    if (exchange, key) != ("", queue) and (exchange or key not in inner):
+    is_passed_on = not exchange and key in inner
+    (flags,) = _u16(header, 0)
+    if (
+        flags & (_USER_ID | _REPLY_TO)
+        or any(name in header for name in _SUSPICIOUS)
+        or (not is_passed_on and _ROUTE in header)
+    ):
+        header = _cleaned(pushed, queue=queue, limit=limit, without=VOLATILE if is_passed_on else _FORGED)
+    if not is_passed_on and (exchange, key) != ("", queue):
         marked = with_field(header, HEADER_ROUTE, [exchange, key])
         header = marked if len(marked) <= limit else header
     return header
 
 
-def _cleaned(pushed: Pushed, *, queue: str, limit: int) -> bytes:
+def _cleaned(pushed: Pushed, *, queue: str, limit: int, without: frozenset[str]) -> bytes:
     try:
         content = read_content(pushed.header)
     except Unreadable:
@@ -76,9 +84,9 @@ def _cleaned(pushed: Pushed, *, queue: str, limit: int) -> bytes:
         arrived = pushed.read()
         extra = Extra(history=arrived.history, due_at=arrived.due_at, keeps_expiration=True)
         return to_wire(arrived.message, exchange="", routing_key=queue, extra=extra, limit=limit)
-    if not VOLATILE.intersection(headers):
+    if not without.intersection(headers):
         return pushed.header
-    content.headers = {name: value for name, value in headers.items() if name not in VOLATILE}
+    content.headers = {name: value for name, value in headers.items() if name not in without}
     try:
         return write_content(content)
     except Unwritable:

@@ -115,7 +115,7 @@ class Declarer:
         return found[0] if found else None
 
     async def look_at_all(self, queues: Collection[str]) -> tuple[int, int]:
-        """How many messages are ready in all of these, and how many consumers they have; none in one that is not there."""
+        """How many messages are ready in all of these, and how many consumers they have."""
         ready = consumers = 0
         try:
             async with self._channel("", doing="looked at", raw=True) as channel:
