@@ -14,7 +14,7 @@ from typing import Any
 import pika
 import pytest
 
-from redrive import Fair, Redrive
+from redrive import Fair, Redrive, delay_levels, fanout_bus, topologies
 from redrive.brokers.rabbitmq.broker import RabbitBroker
 from redrive.brokers.rabbitmq.sorter import lock_of
 from redrive.core import settlement
@@ -292,3 +292,21 @@ async def served_only(broker: RabbitBroker) -> list[Received]:
         while not (taken := await take(broker)):
             pass
     return taken
+
+
+async def test_a_topology_with_a_fair_queue_is_declared_planned_and_verified_whole(
+    rabbit: Rabbit, tmp_path: Path
+) -> None:
+    labels = "wms.queue.wms-labels"
+    for topology, queue in ((delay_levels(MAIL), MAIL), (fanout_bus("wms-labels", safe=True), labels)):
+        app = Redrive("t", broker=rabbit.url, topology=topology, settings={"store": f"sqlite:////{tmp_path}/s.db"})
+        app.consumer(queue, fair_by="tenant")(_never)
+        async with app:
+            source = topologies.of_app(app)
+            async with topologies.reached(topologies.Reach(url=rabbit.url, management=rabbit.management_url)) as live:
+                plan = await topologies.planned(live, source)
+
+        names = {each.name for each in source.topology.queues}
+        assert plan.is_clean
+        assert set(bundle_of(queue).inner) <= names
+        assert () == tuple(topologies.checked(source, version=rabbit.version).findings)
