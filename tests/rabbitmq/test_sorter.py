@@ -7,7 +7,7 @@ import json
 import signal
 from collections import Counter
 from collections.abc import AsyncIterator, Collection, Iterator
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -20,10 +20,11 @@ from redrive.brokers.rabbitmq.sorter import lock_of
 from redrive.core import settlement
 from redrive.core.ports import Received, Settle
 from redrive.core.topology.bundle import bundle_of
+from redrive.errors import QueueNotFoundError
 from redrive.runtime.clock import SystemClock
 from redrive.testing.samples import outgoing
 from tests.rabbit import Rabbit, RabbitAlone
-from tests.rabbitmq.connected import PATIENCE_S, depth, plain, until
+from tests.rabbitmq.connected import PATIENCE_S, delete_queue, depth, plain, until
 from tests.rabbitmq.test_runtime import RabbitFleet
 
 MAIL = "mail"
@@ -310,3 +311,20 @@ async def test_a_topology_with_a_fair_queue_is_declared_planned_and_verified_who
         assert plan.is_clean
         assert set(bundle_of(queue).inner) <= names
         assert () == tuple(topologies.checked(source, version=rabbit.version).findings)
+
+
+async def test_a_queue_of_the_bundle_that_was_deleted_is_made_again(rabbit: Rabbit) -> None:
+    async with sorting(rabbit.url) as broker:
+        await broker.publish([outgoing("before", queue=MAIL, tenant="a")])
+        await served(broker, 1)
+        for name in (BUNDLE.next, BUNDLE.shard_of("a"), BUNDLE.asides[0]):
+            delete_queue(rabbit.url, name)
+        async with asyncio.timeout(PATIENCE_S):
+            sent = False
+            while not sent:
+                with suppress(QueueNotFoundError):
+                    await broker.publish([outgoing("after", queue=MAIL, tenant="a")])
+                    sent = True
+        (after,) = await served(broker, 1)
+
+    assert "after" == after.message.id

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
+from dataclasses import replace
 from functools import partial
+from typing import Final
 
 from redrive.brokers.rabbitmq.address import Address
 from redrive.brokers.rabbitmq.connection import Lane
@@ -14,6 +16,8 @@ from redrive.core.policy.fair import Fair
 from redrive.core.ports import Clock
 from redrive.core.topology.bundle import Bundle, bundle_of
 from redrive.errors import UnsupportedError
+
+HEARTBEAT_S: Final = 10
 
 
 class Bundles:
@@ -26,7 +30,9 @@ class Bundles:
         self._last = dict(fair)
         self._clock = clock
         self._sorters: dict[str, Sorter] = {}
-        self._lane = Lane(address, clock=clock, purpose="turns")
+        # Whoever sorts and is cut off without a word is missed sooner than others are.
+        heartbeat_s = min(address.heartbeat_s, HEARTBEAT_S)
+        self._lane = Lane(replace(address, heartbeat_s=heartbeat_s), clock=clock, purpose="turns")
         self._publisher = Publisher(self._lane, timeout_ms=address.publish_timeout_ms)
 
     @property
@@ -49,9 +55,11 @@ class Bundles:
         """Its bundle; None: it is not fair."""
         return bundle_of(queue) if queue in self.queues else None
 
-    async def ensure(self, queue: str, declarer: Declarer) -> None:
-        """All queues of the bundle are there once this returns."""
+    async def ensure(self, queue: str, declarer: Declarer, *, anew: bool = False) -> None:
+        """All queues of the bundle are there once this returns. `anew`: though they were there before."""
         for name in (queue, *bundle_of(queue).inner):
+            if anew:
+                declarer.forget(name)
             await declarer.ensure(name)
 
     def sort(self, queue: str, declarer: Declarer) -> None:
@@ -62,7 +70,7 @@ class Bundles:
                 publisher=self._publisher,
                 clock=self._clock,
                 fair=partial(self._fair_of, queue),
-                ensure=partial(self.ensure, queue, declarer),
+                ensure=partial(self.ensure, queue, declarer, anew=True),
             )
             self._sorters[queue] = Sorter(bundle_of(queue), means)
             self._sorters[queue].start()

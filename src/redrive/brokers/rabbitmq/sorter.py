@@ -17,9 +17,10 @@ who publish (memory, disk) the sorter waits as a whole.
 Anything that fails ends the round: the channels are closed, and a new round begins with what lies there. A message that
 no queue takes (it does not fit into a frame any more) is left unacknowledged and passed over, until the next round.
 
-Weak spots: a consumer of somebody else's on a source is waited for (`OTHERS_MS`) and then suffered: within a tenant
-its messages and the sorter's may overtake each other. Of more tenants with a backlog than there are own asides, those
-that share one wait for each other's turns there.
+Weak spots: it runs on the worker's own loop, so a handler that blocks the loop holds up the whole queue; one whose host
+is gone without a word is missed after two of its heartbeats of ten seconds. A consumer of somebody else's on a source
+is waited for (`OTHERS_MS`) and then suffered: within a tenant its messages and the sorter's may overtake each other. Of
+more tenants with a backlog than there are own asides, those that share one wait for each other's turns there.
 """
 
 from __future__ import annotations
