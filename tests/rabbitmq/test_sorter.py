@@ -262,7 +262,7 @@ async def test_depth_peek_and_discard_see_the_whole_bundle(rabbit: Rabbit) -> No
         assert ["mail"] == [each.queue for each in await broker.depths() if not each.queue.endswith(".dead")]
         assert 10 == await broker.discard(MAIL, lambda message: message.tenant == "other", limit=100)
         assert 40 == await ready()
-        (one,) = await take(broker)
+        (one,) = await served_only(broker)
         await until(lambda: lock_of(MAIL) in _queues(rabbit))
         async with asyncio.timeout(PATIENCE_S):
             while await ready() != 39:

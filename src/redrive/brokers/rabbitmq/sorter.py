@@ -56,9 +56,9 @@ TRY_MS: Final[Millis] = 500
 OTHERS_MS: Final[Millis] = 5_000
 """How long the consumers of a sorter that is gone may take to vanish."""
 LOOK_MS: Final[Millis] = 50
-MAIN_WINDOW: Final = 128
-SHARD_WINDOW: Final = 48
-ASIDE_WINDOW: Final = 64
+MAIN_WINDOW: Final = 512
+SHARD_WINDOW: Final = 128
+ASIDE_WINDOW: Final = 128
 """Messages held at once of the queue itself, of a shard, of an aside."""
 MOVED_AT_ONCE: Final = 200
 LOCK: Final = "redrive.turns."
