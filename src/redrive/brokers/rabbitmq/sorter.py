@@ -55,6 +55,8 @@ TRY_MS: Final[Millis] = 500
 """Between two tries to be the one."""
 OTHERS_MS: Final[Millis] = 5_000
 """How long the consumers of a sorter that is gone may take to vanish."""
+CLOSE_MS: Final[Millis] = 2_000
+"""How long a sorter that stops waits for confirms."""
 LOOK_MS: Final[Millis] = 50
 MAIN_WINDOW: Final = 512
 SHARD_WINDOW: Final = 128
@@ -103,7 +105,7 @@ class Sorter:
             self._task = asyncio.get_running_loop().create_task(self._run())
 
     async def close(self) -> None:
-        """Stop. What was held goes back; what was published and not acknowledged yet is there twice."""
+        """Stop. What was held goes back."""
         task, self._task = self._task, None
         if task is not None:
             task.cancel()
@@ -161,6 +163,7 @@ class Round:
         self._to_move = asyncio.Event()
         self._known = asyncio.Event()
         self._feed = Feed()
+        self._under_way: set[asyncio.Future[None]] = set()
         self.pause = asyncio.Lock()
         """Whoever holds it sees everything that waits in its place: nothing is under way to `mail.next`."""
         self._taps = {
@@ -197,7 +200,12 @@ class Round:
             await asyncio.gather(*jobs, return_exceptions=True)
 
     async def close(self) -> None:
-        """Give back what is held."""
+        """Give back what is held, once what is on its way has arrived: it would be there twice."""
+        if self._under_way and not self._lost.is_set():
+            await asyncio.wait(self._under_way, timeout=CLOSE_MS / 1_000)
+        for job in list(self._under_way):
+            job.cancel()
+        await asyncio.gather(*self._under_way, return_exceptions=True)
         for tap in self._taps.values():
             await tap.close()
         if self._look is not None:
@@ -283,8 +291,15 @@ class Round:
         self._feed = feeding.seen(self._feed, ready, self._means.clock.monotonic_ms())
 
     async def _pass_on(self, some: Sequence[tuple[Sorted, str]]) -> None:
-        """Publish, and acknowledge what is confirmed. Raises where something else went wrong than the message itself:
-        nothing of it is acknowledged then, for the broker does not say which of them it was.
+        """Publish, and acknowledge what is confirmed, also where the round is closed meanwhile."""
+        job = asyncio.ensure_future(self._carry(some))
+        self._under_way.add(job)
+        job.add_done_callback(self._under_way.discard)
+        await asyncio.shield(job)
+
+    async def _carry(self, some: Sequence[tuple[Sorted, str]]) -> None:
+        """Raises where something else went wrong than the message itself: nothing of it is acknowledged then, for the
+        broker does not say which of them it was.
         """
         outcomes = await self._means.publisher.send([self._parcel(held, to) for held, to in some])
         for outcome in outcomes:

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from contextlib import suppress
 from typing import Final
 
 from redrive.brokers.rabbitmq import frames
+from redrive.brokers.rabbitmq.failures import ChannelLost, LinkLost
 from redrive.brokers.rabbitmq.link import Channel, Link
 from redrive.brokers.rabbitmq.pushed import Pushed, Returned
 
@@ -58,6 +60,9 @@ class Tap:
         channel, self._channel = self._channel, None
         if channel is not None:
             channel.on_lost = channel.on_cancel = None
+            with suppress(ChannelLost, LinkLost):
+                # Answered once it has taken what was acknowledged before.
+                await channel.qos(0)
             await channel.close()
 
     # ------------------------------------------------------------------------------------------- from the channel
