@@ -2,7 +2,9 @@
 
 One tenant has a backlog; 99 quiet ones together send 100 and then 300 messages a second; four worker processes with one
 handler of 10 ms each. The same run without the noisy tenant is the baseline, the same run without turns the comparison
-of throughput. URL with {folder}: a new place for each run; default a SQLite file.
+of throughput. URL with {folder}: a new place for each run; default a SQLite file. `rabbitmq`: a node of its own, with
+a virtual host for each run; the shared rate is left out there. `--known`: whoever publishes knows that turns are taken
+(RabbitMQ: it publishes to the shards).
 """
 
 from __future__ import annotations
@@ -11,12 +13,15 @@ import argparse
 import asyncio
 import bisect
 import json
+import os
 import random
 import signal
 import subprocess
 import sys
 import time
 from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Final
@@ -24,11 +29,15 @@ from typing import Any, Final
 from bench import machine
 from bench.fairness.worker import QUEUE
 from bench.measure import ROOT, scratch
-from redrive import Redrive, Settings
+from redrive import Delivery, Fair, Redrive
+from redrive.testing.servers.rabbitmq import RabbitNode
+from redrive.testing.servers.rabbitmq_install import installed
 
+RABBITMQ: Final = "rabbitmq"
 WORKERS: Final = 4
 HANDLER_MS: Final = 10
 QUIET_TENANTS: Final = 99
+ALIKE: Final = 15
 WARM_UP_S: Final = 2.0
 """Not counted: caches fill, and the first fair look sorts the backlog."""
 
@@ -100,9 +109,18 @@ def main() -> int:
     parser.add_argument("--seconds", type=float, default=20.0)
     parser.add_argument("--per-s", type=float, default=60.0, help="the period of the shared rate, 100 starts each")
     parser.add_argument("--drain", type=int, default=20_000, help="messages of the measurement of the cost")
+    parser.add_argument("--known", action="store_true", help="who publishes knows that turns are taken")
     parser.add_argument("--folder", type=Path, default=ROOT / "out" / "bench-fairness")
     given = parser.parse_args()
     given.folder.mkdir(parents=True, exist_ok=True)
+    if given.url == RABBITMQ:
+        with RabbitNode(installed()[-1]) as given.node:
+            given.node.start()
+            return _measure(given)
+    return _measure(given)
+
+
+def _measure(given: argparse.Namespace) -> int:
     result: dict[str, Any] = {"machine": machine.line(given.folder), "promises": [], "runs": []}
     for rate in given.rates:
         runs = [
@@ -113,9 +131,32 @@ def main() -> int:
         result["promises"].append(_promise(*runs))
         print(json.dumps(result["promises"][-1]), file=sys.stderr)
     result["cost"] = asyncio.run(_cost(given))
-    result["shared_rate"] = asyncio.run(_shared_rate(given))
+    if given.url != RABBITMQ:
+        result["shared_rate"] = asyncio.run(_shared_rate(given))
     print(json.dumps(result, indent=2))
     return 0
+
+
+@contextmanager
+def _url(given: argparse.Namespace, place: Path) -> Iterator[str]:
+    """Of an empty broker."""
+    if given.url != RABBITMQ:
+        yield given.url.format(folder=place)
+        return
+    os.environ["REDRIVE_STORE"] = f"sqlite:////{place}/store.db"
+    with given.node.vhost() as vhost:
+        yield vhost.url
+
+
+def _publisher(url: str, *, fair: bool) -> Redrive:
+    app = Redrive("bench", broker=url)
+    if fair:
+
+        @app.consumer(QUEUE, fair_by=Fair())
+        async def known(payload: dict[str, float], delivery: Delivery) -> None:
+            """Never run here: it tells how the queue is served."""
+
+    return app
 
 
 def _promise(alone: Run, beside: Run, unfair: Run) -> dict[str, Any]:
@@ -133,9 +174,8 @@ def _promise(alone: Run, beside: Run, unfair: Run) -> dict[str, Any]:
 
 
 async def _waiting(given: argparse.Namespace, rate: int, *, backlog: int, fair: bool) -> Run:
-    with scratch(given.folder, "fairness") as place:
-        url = given.url.format(folder=place)
-        async with Redrive("bench", settings=Settings(broker=url)) as app:
+    with scratch(given.folder, "fairness") as place, _url(given, place) as url:
+        async with _publisher(url, fair=fair and given.known) as app:
             await _publish(app, ["noisy"] * backlog)
             crew = Crew(url, place, fair=fair)
             await crew.started()
@@ -213,12 +253,15 @@ async def _cost(given: argparse.Namespace) -> dict[str, Any]:
 
 
 async def _drained(given: argparse.Namespace, *, fair: bool) -> float:
-    with scratch(given.folder, "cost") as place:
-        url = given.url.format(folder=place)
-        async with Redrive("bench", settings=Settings(broker=url)) as app:
+    with scratch(given.folder, "cost") as place, _url(given, place) as url:
+        async with _publisher(url, fair=fair) as app:
             await _publish(app, [f"tenant-{number % 100}" for number in range(given.drain)])
             crew = Crew(url, place, fair=fair, handler_ms=0, count=1, concurrency=100)
-            while sum(depth.ready + depth.leased for depth in await app.backend.broker.depths((QUEUE,))):
+            empty = 0
+            while empty < ALIKE:
+                # What other processes hold is not always counted: it is to be empty several times in a row.
+                left = sum(depth.ready + depth.leased for depth in await app.backend.broker.depths((QUEUE,)))
+                empty = 0 if left else empty + 1
                 await asyncio.sleep(0.1)
             (found,) = crew.stop()
     assert given.drain == sum(Counter(tenant for tenant, _, _ in found["seen"]).values())
@@ -230,7 +273,7 @@ async def _shared_rate(given: argparse.Namespace) -> dict[str, Any]:
     periods, count, per_ms = 3, 100, round(given.per_s * 1_000)
     with scratch(given.folder, "rate") as place:
         url = given.url.format(folder=place)
-        async with Redrive("bench", settings=Settings(broker=url)) as app:
+        async with Redrive("bench", broker=url) as app:
             await _publish(app, ["a"] * (count * periods * 2))
             crew = Crew(url, place, concurrency=10, rate=f"{count} per {per_ms} ms")
             await crew.started()

@@ -14,7 +14,7 @@ import time
 from pathlib import Path
 from typing import Final
 
-from redrive import Delivery, Event, Fair, Redrive, Settings
+from redrive import Delivery, Event, Fair, Redrive
 
 QUEUE: Final = "bench"
 
@@ -22,7 +22,7 @@ QUEUE: Final = "bench"
 def main() -> int:
     """Work until told to stop, then write what was seen."""
     url, fair, handler_ms, concurrency, rate, out = sys.argv[1:]
-    app = Redrive("bench", settings=Settings(broker=url, log_level="error"))
+    app = Redrive("bench", broker=url, settings={"log_level": "error"})
     seen: list[tuple[str, float, float]] = []
     pause_s = float(handler_ms) / 1_000
     ready = Path(f"{out}.ready")

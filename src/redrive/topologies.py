@@ -13,6 +13,7 @@ from typing import Any
 
 from redrive.core.live import LiveBroker, There
 from redrive.core.topology import plan as plans
+from redrive.core.topology.bundle import bundle_of, with_bundles
 from redrive.core.topology.definitions import export_definitions, parse_definitions
 from redrive.core.topology.fit import for_version, in_vhost
 from redrive.core.topology.ladder import has_ladder, ladder
@@ -92,11 +93,16 @@ def of_app(app: Redrive) -> Source:
         if wiring.queue not in declared:
             shape = safe_queue(wiring.queue, wiring.dead_letter_queue)
             wired += replace(shape, wirings=())
+    fair = [queue for queue, consumer in app.consumers.items() if consumer.fair is not None] if has_broker else []
     return Source(
         name=app.name,
-        topology=wired,
+        topology=with_bundles(wired, fair),
         client=REDRIVE,
-        consumers=tuple(wiring.queue for wiring in wired.wirings),
+        # Who sorts a fair queue reads the other queues of its bundle.
+        consumers=(
+            *(wiring.queue for wiring in wired.wirings),
+            *(name for queue in fair for name in bundle_of(queue).inner),
+        ),
         broker=app.settings.broker if has_broker else None,
     )
 

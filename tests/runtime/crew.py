@@ -104,6 +104,16 @@ def _loop_blocker(app: Redrive, journal: Path) -> None:
         note(journal, end=order["n"], pid=os.getpid(), attempt=delivery.attempt)
 
 
+def _in_turns(app: Redrive, journal: Path) -> None:
+    """One at a time, and a few milliseconds each."""
+
+    @app.consumer("orders", fair_by="tenant", concurrency=1, retry=Retry(max_attempts=20), lease=BUSY_MACHINE_LEASE)
+    async def handle(order: dict[str, Any], delivery: Delivery) -> None:
+        note(journal, start=order["n"], tenant=delivery.tenant, pid=os.getpid())
+        await asyncio.sleep(0.005)  # sleep: the handler itself
+        note(journal, end=order["n"], tenant=delivery.tenant, pid=os.getpid())
+
+
 def _bomb(app: Redrive, journal: Path) -> None:
     @app.consumer("orders", retry=Retry(max_attempts=3, backoff=Fixed("1ms")), lease=BUSY_MACHINE_LEASE)
     async def handle(order: dict[str, Any], delivery: Delivery) -> None:
@@ -147,6 +157,7 @@ _APPS = {
     "sleeper": _sleeper,
     "thread-sleeper": _thread_sleeper,
     "loop-blocker": _loop_blocker,
+    "in-turns": _in_turns,
     "bomb": _bomb,
     "one-sided": _one_sided,
     "patient": _patient,

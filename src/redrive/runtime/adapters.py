@@ -247,7 +247,7 @@ def _rabbitmq(wanted: _Wanted) -> Backend:
     from redrive.stores.sqlite import SqliteClaimStore, SqliteControlStore  # noqa: PLC0415
 
     file = _store_file(wanted)
-    broker = RabbitBroker(wanted.url, clock=wanted.clock, topology=wanted.topology)
+    broker = RabbitBroker(wanted.url, clock=wanted.clock, topology=wanted.topology, fair=wanted.fair)
     topology = wanted.topology
     return _with_file_beside(
         wanted,

@@ -167,7 +167,7 @@ class Worker:
             if consumer.fair is not None and not features.fair:
                 raise UnsupportedError(
                     f'The broker of consumer "{consumer.queue}" takes no turns between tenants. Nothing was consumed.',
-                    hint="Leave fair_by out, or use a broker that can: sqlite:/// or redis://.",
+                    hint="Leave fair_by out, or use a broker that can: sqlite:///, redis:// or amqp://.",
                 )
             if consumer.fair is not None and consumer.fair.tenant_field is not None and not features.reads_tenants:
                 raise UnsupportedError(

@@ -26,12 +26,14 @@ from __future__ import annotations
 
 import asyncio
 import heapq
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
+from contextlib import nullcontext
 from functools import partial
 from typing import Final
 
 from redrive.brokers.rabbitmq import frames, looking
 from redrive.brokers.rabbitmq.address import parse
+from redrive.brokers.rabbitmq.bundles import Bundles
 from redrive.brokers.rabbitmq.connection import Lane
 from redrive.brokers.rabbitmq.consuming import Inbox, why_not
 from redrive.brokers.rabbitmq.declaring import Declarer
@@ -45,8 +47,10 @@ from redrive.brokers.rabbitmq.session import errand
 from redrive.brokers.rabbitmq.settling import Settler
 from redrive.brokers.rabbitmq.workers import Workers
 from redrive.core.message import Message
+from redrive.core.policy.fair import Fair
 from redrive.core.ports import Clock, Depth, Features, Lease, Outgoing, Published, Received, Settle
 from redrive.core.text import cut
+from redrive.core.topology.bundle import bundle_of, with_bundles
 from redrive.core.topology.ladder import Level
 from redrive.core.topology.model import EMPTY, Topology
 from redrive.core.topology.names import MAX_NAME_BYTES, RESERVED, name_bytes
@@ -67,6 +71,7 @@ FEATURES: Final = Features(
     transactions=False,
     max_body_bytes=MAX_BODY_BYTES,
     exchanges=True,
+    fair=True,
 )
 
 MAX_TRIES: Final = 3
@@ -80,18 +85,28 @@ MAX_SCHEDULED: Final = 100_000
 
 
 class RabbitBroker:
-    """A `Broker` on RabbitMQ. `topology`: what is declared, and how its queues retry."""
+    """A `Broker` on RabbitMQ. `topology`: what is declared, and how its queues retry. `fair`: by queue, how turns are
+    taken between tenants (see `sorter`); its values may change while it is used.
+    """
 
-    def __init__(self, url: str, *, clock: Clock, topology: Topology = EMPTY) -> None:
+    def __init__(
+        self, url: str, *, clock: Clock, topology: Topology = EMPTY, fair: Mapping[str, Fair] | None = None
+    ) -> None:
         """Connects to nothing yet. Raises `ConfigurationError` for a URL that is none."""
         self._address = parse(url)
         self._clock = clock
         self._main = Lane(self._address, clock=clock, purpose="deliveries")
         self._out = Lane(self._address, clock=clock, purpose="publishing")
         self._publisher = Publisher(self._out, timeout_ms=self._address.publish_timeout_ms)
-        self._declarer = Declarer(self._main, topology, wait_ms=self._address.publish_timeout_ms)
+        self._bundles = Bundles({} if fair is None else fair, address=self._address, clock=clock)
+        self._declarer = Declarer(
+            self._main,
+            with_bundles(topology, self._bundles.queues),
+            wait_ms=self._address.publish_timeout_ms,
+            inner=self._bundles.inner,
+        )
         self._workers = Workers()
-        self._routes = Routes(topology)
+        self._routes = Routes(topology, self._bundles.queues)
         self._inboxes: dict[str, Inbox] = {}
         self._turns: dict[str, asyncio.Lock] = {}
         self._settler = Settler(self._inboxes, self._routes, clock=clock, send=self._send)
@@ -108,8 +123,10 @@ class RabbitBroker:
 
     async def open(self) -> None:
         """Connect, and declare the topology. Raises `ConfigurationError` (wrong credentials, a queue that is there with
-        other arguments) or `BrokerUnavailableError`; nothing is left open then.
+        other arguments), `UnsupportedError` (a `Fair` it cannot keep) or `BrokerUnavailableError`; nothing is left open
+        then.
         """
+        self._bundles.check()
         try:
             link = await self._main.start()
             self._routes.max_header_bytes = link.frame_max - frames.OVERHEAD - frames.CONTENT_PREFIX
@@ -125,6 +142,7 @@ class RabbitBroker:
         self._declarer.close()
         for task in self._tasks:
             task.cancel()
+        await self._bundles.close()
         for inbox in self._inboxes.values():
             await inbox.close()
         self._inboxes.clear()
@@ -148,7 +166,11 @@ class RabbitBroker:
             _check(outgoing)
         now = self._clock.now()
         copies = [self._routes.first(outgoing, now) for outgoing in batch]
-        await self._ensure({outgoing.queue for outgoing in batch if not outgoing.exchange}, copies)
+        direct = {outgoing.queue for outgoing in batch if not outgoing.exchange}
+        shards = (
+            {copy.parcel.routing_key for copy in copies if not copy.parcel.exchange} if self._bundles.queues else ()
+        )
+        await self._ensure(direct.union(shards), copies)
         outcomes = await self._send(copies)
         failed = [outcome for outcome in outcomes if outcome is not None]
         if failed:
@@ -219,10 +241,16 @@ class RabbitBroker:
     async def _new_inbox(self, queue: str, link: Link) -> Inbox:
         self._declarer.forget(queue)
         await self._declarer.ensure(queue)
-        inbox = Inbox(queue, clock=self._clock, max_prefetch=self._address.max_prefetch)
+        bundle = self._bundles.of(queue)
+        if bundle is not None:
+            await self._bundles.ensure(queue, self._declarer)
+        source = None if bundle is None else bundle.next
+        inbox = Inbox(queue, clock=self._clock, max_prefetch=self._address.max_prefetch, source=source)
         inbox.on_early = lambda pushed, arrived: self._early(inbox, pushed, arrived)
         await inbox.open(link)
         self._inboxes[queue] = inbox
+        if bundle is not None:
+            self._bundles.sort(queue, self._declarer)
         return inbox
 
     def _received(self, inbox: Inbox, pushed: Pushed) -> Received:
@@ -297,10 +325,12 @@ class RabbitBroker:
         if found is None:
             self._declarer.forget(queue)
             return None
-        inbox = self._inboxes.get(queue)
+        inbox, bundle, here = self._inboxes.get(queue), self._bundles.of(queue), self._bundles.round_of(queue)
+        inner = 0 if bundle is None else (await self._declarer.look_at_all(bundle.inner))[0]
+        ready = found[0] + inner + (0 if here is None else here.desk.count)
         return Depth(
             queue=queue,
-            ready=found[0] + (0 if inbox is None else len(inbox.buffer)),
+            ready=ready + (0 if inbox is None else len(inbox.buffer)),
             scheduled=self._count_scheduled(queue) + (0 if inbox is None else len(inbox.resting)),
             leased=0 if inbox is None else len(inbox.in_hand),
         )
@@ -323,9 +353,25 @@ class RabbitBroker:
             return buffered
         link = await self._main.get(wait_ms=LOOK_WAIT_MS)
         try:
+            if queue in self._bundles.queues:
+                return buffered + await self._peek_fair(self._errands(link), queue, limit - len(buffered))
             return buffered + await looking.peek(self._errands(link), queue, limit - len(buffered))
         except (ChannelLost, LinkLost) as lost:
             raise self._unseen(queue, lost) from lost
+
+    async def _peek_fair(self, errands: looking.OpenChannel, queue: str, limit: int) -> list[Message]:
+        """The short queue, then what the sorter holds; what lies behind that only where nobody sorts."""
+        bundle, here = bundle_of(queue), self._bundles.round_of(queue)
+        if here is not None:
+            async with here.pause:
+                first = await looking.peek(errands, bundle.next, limit)
+                return (first + here.shown())[:limit]
+        shown = await looking.peek(errands, bundle.next, limit)
+        _, consumers = await self._declarer.look_at_all((queue, *bundle.shards))
+        for name in () if consumers else (*bundle.asides, *bundle.sources):
+            if len(shown) < limit:
+                shown += await looking.peek(errands, name, limit - len(shown))
+        return shown
 
     async def discard(self, queue: str, is_gone: Callable[[Message], bool], *, limit: int) -> int:
         """See `Broker.discard`."""
@@ -335,9 +381,25 @@ class RabbitBroker:
         count = 0 if inbox is None else inbox.discard(is_gone, limit)
         link = await self._main.get(wait_ms=LOOK_WAIT_MS)
         try:
+            if queue in self._bundles.queues:
+                return count + await self._discard_fair(self._errands(link), queue, is_gone, limit=limit - buffered)
             return count + await looking.discard(self._errands(link), queue, is_gone, limit=limit - buffered)
         except (ChannelLost, LinkLost) as lost:
             raise self._unseen(queue, lost) from lost
+
+    async def _discard_fair(
+        self, errands: looking.OpenChannel, queue: str, is_gone: Callable[[Message], bool], *, limit: int
+    ) -> int:
+        """Of each queue of the bundle the first messages, one queue after the other."""
+        bundle, here = bundle_of(queue), self._bundles.round_of(queue)
+        async with nullcontext() if here is None else here.pause:
+            count = await looking.discard(errands, bundle.next, is_gone, limit=limit)
+            if here is not None:
+                count += here.discard(is_gone, limit - count)
+            for name in (*bundle.asides, *bundle.sources):
+                if count < limit:
+                    count += await looking.discard(errands, name, is_gone, limit=limit - count)
+        return count
 
     def _errands(self, link: Link) -> looking.OpenChannel:
         return partial(errand, link, clock=self._clock)

@@ -29,6 +29,7 @@ from redrive.brokers.rabbitmq.failures import ChannelLost, LinkLost, refused_que
 from redrive.brokers.rabbitmq.headers import Arrived
 from redrive.brokers.rabbitmq.link import Channel, Link
 from redrive.brokers.rabbitmq.pushed import Pushed, Returned
+from redrive.brokers.rabbitmq.taps import ack_frames
 from redrive.core.message import Message
 from redrive.core.ports import Clock, Received
 from redrive.core.units import Millis
@@ -62,8 +63,13 @@ class InHand:
 class Inbox:
     """One queue's deliveries, on one channel. Made anew when that is lost. All methods belong to one event loop."""
 
-    def __init__(self, queue: str, *, clock: Clock, max_prefetch: int) -> None:
+    def __init__(self, queue: str, *, clock: Clock, max_prefetch: int, source: str | None = None) -> None:
+        """`source`: the queue of the broker that is read, where it is not the queue itself: the short one of a fair
+        queue, from which no more is pushed than is asked for.
+        """
         self.queue = queue
+        self._source = queue if source is None else source
+        self._is_short = source is not None
         self.token = next(_tokens)
         self.mark = f"{_PROCESS}-{self.token}"
         """Names this channel among all that ever were."""
@@ -202,7 +208,7 @@ class Inbox:
             await channel.qos(more)
             self._prefetch += more
             self._consumers.append(tag)
-            await channel.consume(self.queue, tag)
+            await channel.consume(self._source, tag)
         except (ChannelLost, LinkLost):
             return
         self._tick_later()
@@ -225,7 +231,7 @@ class Inbox:
         if self.is_lost:
             return
         taken, self._handed_over = self._handed_over, 0
-        self._is_quick = taken >= QUICK * self._prefetch
+        self._is_quick = not self._is_short and taken >= QUICK * self._prefetch
         if self.buffer and taken < len(self.buffer) and self._adapting is None:
             self._adapting = asyncio.create_task(self._give_back())
             self._adapting.add_done_callback(self._adapted)
@@ -255,17 +261,12 @@ class Inbox:
 
     def ack(self, tags: Iterable[int]) -> None:
         """These are done. Where all up to one of them are, one frame says so."""
-        unsettled = self._unsettled
-        done = sorted(tag for tag in tags if unsettled.pop(tag, 0) is None)
         channel = self._channel
-        if not done or channel is None or not channel.is_open:
+        if channel is None or not channel.is_open:
+            for tag in tags:
+                self._unsettled.pop(tag, None)
             return
-        number = channel.number
-        first_left = next(iter(unsettled), done[-1] + 1)
-        through = [tag for tag in done if tag < first_left]
-        pieces = [frames.ack(number, through[-1], multiple=True)] if through else []
-        pieces += [frames.ack(number, tag) for tag in done[len(through) :]]
-        channel.link.write(b"".join(pieces))
+        channel.link.write(ack_frames(channel.number, self._unsettled, tags))
 
     def requeue(self, tags: Iterable[int]) -> None:
         """Back into the queue, now."""
@@ -319,6 +320,8 @@ class Inbox:
 
     def delivered(self, pushed: Pushed) -> None:
         """See `Sink`."""
+        if self._is_short and pushed.route == ("", self._source):
+            pushed.route = ("", self.queue)
         self._unsettled[pushed.tag] = None
         self.buffer.append(pushed)
         if self._waiters:

@@ -62,8 +62,11 @@ def default_shape(queue: str) -> Topology:
 class Declarer:
     """Knows which queues are there. All methods belong to one event loop."""
 
-    def __init__(self, lane: Lane, topology: Topology, *, wait_ms: Millis) -> None:
-        """`wait_ms`: how long a declare waits for a connection that is being made again."""
+    def __init__(self, lane: Lane, topology: Topology, *, wait_ms: Millis, inner: Collection[str] = ()) -> None:
+        """`wait_ms`: how long a declare waits for a connection that is being made again. `inner`: queues of the
+        topology that are parts of others, and are not `seen`.
+        """
+        self._inner = frozenset(inner)
         self._wait_ms = wait_ms
         self._lane = lane
         self._topology = topology
@@ -74,7 +77,7 @@ class Declarer:
         self._is_declared = False
         self._turns: dict[str, asyncio.Lock] = {}
         self._dead_letter_queues = {wiring.dead_letter_queue for wiring in topology.wirings}
-        self.seen: set[str] = {each.name for each in topology.queues if not is_level(each.name)}
+        self.seen: set[str] = {each.name for each in topology.queues if not is_level(each.name)} - self._inner
         """Every queue this process has had to do with."""
 
     # ------------------------------------------------------------------------------------------- what is there
@@ -89,7 +92,8 @@ class Declarer:
                 if not await self.exists(queue):
                     await self._make(queue)
                 self._there.add(queue)
-                self.seen.add(queue)
+                if queue not in self._inner:
+                    self.seen.add(queue)
 
     async def exists(self, queue: str) -> bool:
         """Whether the broker has it now. One that is exclusive to another connection is there, too."""
@@ -109,6 +113,20 @@ class Declarer:
         async with self._channel(queue, doing="looked at", allowed=(NOT_FOUND,)) as channel:
             found.append(await channel.declare_queue(queue, passive=True))
         return found[0] if found else None
+
+    async def look_at_all(self, queues: Collection[str]) -> tuple[int, int]:
+        """How many messages are ready in all of these, and how many consumers they have."""
+        ready = consumers = 0
+        try:
+            async with self._channel("", doing="looked at", raw=True) as channel:
+                for queue in queues:
+                    more = await channel.declare_queue(queue, passive=True)
+                    ready, consumers = ready + more[0], consumers + more[1]
+        except ChannelLost:
+            found = [await self.look(queue) for queue in queues]
+            there = [each for each in found if each is not None]
+            return sum(each[0] for each in there), sum(each[1] for each in there)
+        return ready, consumers
 
     def forget(self, name: str) -> None:
         """This queue, or exchange of a level, may be gone: look again before the next use."""

@@ -9,6 +9,7 @@ every kind a table holds exactly, and so on. What it has no place for lies in he
     x-redrive-history        earlier attempts of a copy, as JSON, at most `MAX_HISTORY_BYTES`
     x-redrive-original       what a retry's rewritten body had in place of what is there now
     x-redrive-due-at         a delayed copy is not for its handler before that
+    x-redrive-route          exchange and routing key it came by, where it was passed on since (see `carrying`)
     x-redrive-rest           as JSON: whatever AMQP holds not at all, or not exactly (an integer over 64 bits, a time
                              with microseconds, a lone surrogate, an id over 255 bytes)
 
@@ -66,14 +67,15 @@ HEADER_PRIORITY: Final = f"{OWN_HEADER_PREFIX}-priority"
 HEADER_EXPIRES_AT: Final = f"{OWN_HEADER_PREFIX}-expires-at"
 HEADER_HISTORY: Final = f"{OWN_HEADER_PREFIX}-history"
 HEADER_ORIGINAL: Final = f"{OWN_HEADER_PREFIX}-original"
+HEADER_ROUTE: Final = f"{OWN_HEADER_PREFIX}-route"
 HEADER_REST: Final = f"{OWN_HEADER_PREFIX}-rest"
 
 _FIELDS: Final = frozenset({
     HEADER_PUBLISHED_AT, HEADER_KEY, HEADER_TENANT, HEADER_PRIORITY, HEADER_EXPIRES_AT, HEADER_HISTORY, HEADER_ORIGINAL,
-    HEADER_DUE_AT, HEADER_REST,
+    HEADER_DUE_AT, HEADER_ROUTE, HEADER_REST,
 })  # fmt: skip
 
-_VOLATILE: Final = frozenset({"x-delivery-count", "x-acquired-count"})
+VOLATILE: Final = frozenset({"x-delivery-count", "x-acquired-count"})
 """What a quorum queue adds to a hand-over: another one at every look, and no part of the message."""
 
 MAX_HISTORY_BYTES: Final = 8_192
@@ -365,14 +367,14 @@ def from_wire(header: bytes, body: bytes, *, exchange: str, routing_key: str) ->
         content = Content()
     headers = content.headers or {}
     own = {name: headers.pop(name) for name in _FIELDS.intersection(headers)}
-    for name in _VOLATILE.intersection(headers):
+    for name in VOLATILE.intersection(headers):
         del headers[name]
     rest = _rest(own[HEADER_REST]) if HEADER_REST in own else {}
     if "headers" in rest:
         headers.update(rest["headers"])
         own.update({name: headers.pop(name) for name in _FIELDS.intersection(headers)})
     return Arrived(
-        message=_message(content, body, own=own, rest=rest, route=(exchange, routing_key)),
+        message=_message(content, body, own=own, rest=rest, route=_route(own, (exchange, routing_key))),
         history=_history(own[HEADER_HISTORY]) if HEADER_HISTORY in own else (),
         due_at=_whole(own.get(HEADER_DUE_AT)),
         deaths=headers.get("x-death"),
@@ -565,6 +567,14 @@ def _original(patch: Any, body: bytes) -> bytes | None:
     if start is None or end is None or start + end > len(body) or not isinstance(stretch, bytes):
         return None
     return body[:start] + stretch + body[len(body) - end :]
+
+
+def _route(own: dict[str, Any], route: tuple[str, str]) -> tuple[str, str]:
+    match own.get(HEADER_ROUTE):
+        case [str() as exchange, str() as routing_key]:
+            return exchange, routing_key
+        case _:
+            return route
 
 
 def _whole(value: Any) -> int | None:

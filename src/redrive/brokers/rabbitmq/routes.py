@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Any, Final
@@ -13,7 +13,9 @@ from redrive.core.attempts import HEADER_ATTEMPT, failed_by_headers
 from redrive.core.letters.letter import Attempt
 from redrive.core.message import HeaderValue, Message, whole_number
 from redrive.core.origin import origin_of
+from redrive.core.policy.fairness import group_of
 from redrive.core.ports import Outgoing
+from redrive.core.topology.bundle import bundle_of
 from redrive.core.topology.ladder import Level, has_ladder, level_for
 from redrive.core.topology.model import Topology
 from redrive.core.topology.ways import ByLadder, ByReject, ByTier, Way, way_back
@@ -50,9 +52,10 @@ class Held:
 
 
 class Routes:
-    """Where copies go, by the topology."""
+    """Where copies go, by the topology. `fair`: which of its queues are bundles."""
 
-    def __init__(self, topology: Topology) -> None:
+    def __init__(self, topology: Topology, fair: Collection[str] = ()) -> None:
+        self._fair = fair
         self.max_header_bytes = MAX_HEADER_BYTES
         """What the connection takes in one frame."""
         self._wirings = {wiring.queue: wiring for wiring in topology.wirings}
@@ -78,6 +81,9 @@ class Routes:
         message, queue = outgoing.message, outgoing.queue
         delay_ms = 0 if outgoing.due_at is None else outgoing.due_at - now
         if outgoing.exchange or delay_ms <= 0:
+            if queue in self._fair and not outgoing.exchange:
+                shard = bundle_of(queue).shard_of(group_of(message.tenant))
+                return Copy(parcel=self._parcel(message, FIRST, to=("", shard), arrives=("", queue)))
             return Copy(parcel=self._parcel(message, FIRST, to=(outgoing.exchange, queue)))
         assert outgoing.due_at is not None
         return self._delayed(message, queue, due_at=outgoing.due_at, delay_ms=delay_ms)
@@ -97,8 +103,9 @@ class Routes:
         message = _rewritten(held.message, body)
         failed = held.entry.attempt if held.entry is not None else None
         if isinstance(way, ByReject):
-            # What can be kept on the message only by a copy, and what a reject would do harm with.
-            needs_copy = message is not held.message or HEADER_ATTEMPT in message.headers
+            # What can be kept on the message only by a copy, and what a reject would do harm with. What is rejected in
+            # a fair queue the broker would count for the short queue it lay in last.
+            needs_copy = message is not held.message or HEADER_ATTEMPT in message.headers or held.queue in self._fair
             if not needs_copy and is_sound(held.deaths) and not looks_like_a_cycle(held.deaths, held.queue):
                 return None
             if failed is None:
@@ -116,7 +123,8 @@ class Routes:
 
     def dead_letter(self, held: Held) -> Copy | None:
         """The copy of a delivery that is given up where the wiring rejects; None: it may be rejected."""
-        if is_sound(held.deaths) or held.queue not in self._dead_letter_ways:
+        may_reject = is_sound(held.deaths) and held.queue not in self._fair
+        if may_reject or held.queue not in self._dead_letter_ways:
             return None
         return Copy(parcel=self._as_rejected(held, held.message, Extra()))
 

@@ -306,6 +306,26 @@ def write_content(content: Content) -> bytes:  # noqa: C901 - one step per prope
     return b"".join(pieces)
 
 
+def with_field(data: bytes, name: str, value: HeaderValue) -> bytes:
+    """These flags and values with one more header behind the others, every other byte as it was. Bytes that are none
+    stay as they are.
+    """
+    try:
+        (flags,) = _u16(data, 0)
+        at = 2
+        for flag, _ in _BEFORE:
+            if flags & flag:
+                at += 1 + data[at]
+        entry = short_string(name) + field(value)
+        if not flags & _HEADERS:
+            return struct.pack(">H", flags | _HEADERS) + data[2:at] + _pack_u32(len(entry)) + entry + data[at:]
+        (size,) = _u32(data, at)
+    except (struct.error, IndexError, Unwritable):
+        return data
+    end = at + 4 + size
+    return data[:at] + _pack_u32(size + len(entry)) + data[at + 4 : end] + entry + data[end:]
+
+
 def read_content(data: bytes) -> Content:
     """The properties that are set. Raises `Unreadable`."""
     try:

@@ -210,6 +210,11 @@ class Scheduler:
         group.waits = True
         heapq.heappush(self._front, (group.place, group.number))
 
+    def is_ahead(self, name: str) -> bool:
+        """Whether this group had its start in this round: who waits and had none is served before it."""
+        group = self._groups.get(name)
+        return group is not None and group.place > self.at.now
+
     def take(self, limit: int, room: Callable[[str], int]) -> list[str]:
         """The groups whose next messages start, in order; at most `limit`. `room`: how many of a group may start now;
         one with none is dropped until `wait` names it again.
