@@ -19,4 +19,5 @@ for number, name in ipairs(cmsgpack.unpack(ARGV[2])) do
     count = count + 1
   end
 end
+write(base)
 return count
