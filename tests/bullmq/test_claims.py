@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from typing import Any
+from typing import Any, Final
 
 import pytest
 
@@ -27,12 +27,15 @@ class TestRedisClaimStore(OnRedis, ClaimStoreContract):
         await store.close()
 
 
+BOTH: Final = (("orders", "k-0"), ("orders", "k-1"))
+
+
 async def test_a_claim_whose_answer_never_came_holds_up_nobody(redis: Redis, monkeypatch: pytest.MonkeyPatch) -> None:
     first, second = (RedisClaimStore(redis.url, clock=SystemClock()) for _ in range(2))
     await first.open()
     await second.open()
     try:
-        (before,) = await second.claim([("orders", "k-0")], lease_ms=1, owner="dead")
+        (before,) = await second.claim([("orders", "k-0")], lease_ms=3_600_000, owner="dead")
         carry_out = first._run
 
         async def lose(name: str, *args: Any) -> Any:
@@ -42,7 +45,7 @@ async def test_a_claim_whose_answer_never_came_holds_up_nobody(redis: Redis, mon
         with monkeypatch.context() as patch:
             patch.setattr(first, "_run", lose)
             with pytest.raises(BrokerUnavailableError):
-                await first.claim([("orders", "k-0"), ("orders", "k-1")], lease_ms=3_600_000, owner="first")
+                await first.claim(BOTH, lease_ms=3_600_000, owner="first", gone={"dead"})
 
         found = await claimed(second)
         async with asyncio.timeout(PATIENCE.total_seconds()):
@@ -58,4 +61,4 @@ async def test_a_claim_whose_answer_never_came_holds_up_nobody(redis: Redis, mon
 
 
 async def claimed(store: RedisClaimStore) -> list[Verdict]:
-    return await store.claim([("orders", "k-0"), ("orders", "k-1")], lease_ms=3_600_000, owner="second")
+    return await store.claim(BOTH, lease_ms=3_600_000, owner="second")
