@@ -265,13 +265,19 @@ class BullBroker:
         if not self._fleet.knows(source.keys, worker):
             await asyncio.to_thread(self._fleet.be_here, source.keys, worker)
         give_up_at = self._clock.monotonic_ms() + wait_ms
+        has_looked_again = False
         while True:
             taken = await self._take(source, min(limit, MAX_TAKEN), lease_ms=lease_ms, worker=worker)
-            if not taken.received and await self._rescue_if_due(source):
-                continue
-            left_ms = give_up_at - self._clock.monotonic_ms()
-            if taken.received or left_ms <= 0:
+            if taken.received:
                 return taken.received
+            found = await self._rescue_if_due(source)
+            left_ms = give_up_at - self._clock.monotonic_ms()
+            if found or (found == 0 and left_ms <= 0 and not has_looked_again):
+                # Where none were found the fleet may have put them back since the take.
+                has_looked_again = left_ms <= 0
+                continue
+            if left_ms <= 0:
+                return []
             pause_ms = min(left_ms, PATIENCE_MS)
             await source.waiter.wait(pause_ms if taken.event_in_ms is None else min(pause_ms, taken.event_in_ms))
             if self._is_closed():
@@ -318,13 +324,13 @@ class BullBroker:
         received = [_received(keys.queue, item, number=number, until=asked_at + lease_ms) for item in answer[4:]]
         return _Taken(received=received, event_in_ms=_event_in(answer), is_held=bool(answer[3]))
 
-    async def _rescue_if_due(self, source: _Queue) -> bool:
-        """Whether leases have ended and their jobs can be taken now."""
+    async def _rescue_if_due(self, source: _Queue) -> int | None:
+        """How many leases have ended, so that their jobs can be taken now; None where it is too early for a look."""
         now_ms = self._clock.monotonic_ms()
         if now_ms - source.rescued_at_ms < RESCUE_EVERY_MS:
-            return False
+            return None
         source.rescued_at_ms = now_ms
-        return await self._rescue(source) > 0
+        return await self._rescue(source)
 
     async def _rescue(self, source: _Queue) -> int:
         unheard = list(source.unheard)
