@@ -15,10 +15,11 @@ from typing import Final
 
 from campaign.journal import CONFIRMED, EFFECT, START, Line
 from campaign.send import broken
-from campaign.stage import Process, Stage, free_port
+from campaign.stage import Process, Stage
 from redrive import Redrive
 from redrive.core.letters.selection import OPEN_STATES, Selection
 from redrive.core.redrive import JobState
+from redrive.testing.servers.processes import free_ports
 
 WORKERS: Final = 2
 QUEUES: Final = ("plain", "exact", "hooks")
@@ -77,7 +78,7 @@ class Fleet:
 
     def __init__(self, stage: Stage, scale: Scale) -> None:
         self._stage, self._scale = stage, scale
-        self._port = free_port()
+        (self._port,) = free_ports(1)
         self._running: dict[str, Process] = {}
         for role in self.roles:
             self.start(role)

@@ -6,7 +6,6 @@ import asyncio
 import os
 import random
 import signal
-import socket
 import sqlite3
 import subprocess
 import sys
@@ -206,14 +205,6 @@ def stage(folder: Path, seed: int, *, echo: bool = False) -> Iterator[Stage]:
         made.end()
 
 
-def free_port() -> int:
-    """A port nobody listens on right now."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port: int = probe.getsockname()[1]
-        return port
-
-
 async def _nothing(_app: Redrive) -> None:
     pass
 
@@ -227,4 +218,4 @@ def _short(value: object) -> str:
     return text if len(text) <= 400 else f"{text[:400]}…"
 
 
-__all__ = ["CampaignError", "Process", "Stage", "app", "free_port", "stage"]
+__all__ = ["CampaignError", "Process", "Stage", "app", "stage"]

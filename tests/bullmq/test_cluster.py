@@ -41,7 +41,7 @@ def cluster() -> Iterator[list[RedisNode]]:
             node.ask("CLUSTER", "ADDSLOTSRANGE", first, last)
             node.ask("CLUSTER", "SET-CONFIG-EPOCH", number + 1)
         for node in nodes[1:]:
-            nodes[0].ask("CLUSTER", "MEET", node.host, node.port)
+            nodes[0].ask("CLUSTER", "MEET", node.host, node.port, node.bus_port)
         until(lambda: all(b"cluster_state:ok" in node.ask("CLUSTER", "INFO") for node in nodes))
         yield nodes
 
@@ -97,7 +97,7 @@ async def test_bq07_keys_are_found_again_when_the_node_that_had_them_is_gone() -
         first, second = [stack.enter_context(RedisNode(install_of(OLD), settings=settings)) for _ in range(2)]
         slot = slot_of(keys_of("{bull}", QUEUE)["wait"])
         second.ask("CLUSTER", "ADDSLOTSRANGE", slot, slot)
-        first.ask("CLUSTER", "MEET", second.host, second.port)
+        first.ask("CLUSTER", "MEET", second.host, second.port, second.bus_port)
         for node in (first, second):
             until(lambda node=node: f" {slot}\n".encode() in node.ask("CLUSTER", "NODES").replace(b"\r", b"") + b"\n")
         broker = BullBroker(f"{first.url}?prefix={{bull}}&publish_timeout=30", clock=SystemClock())
@@ -129,7 +129,8 @@ async def test_a_master_is_found_through_its_sentinel(tmp_path: Path) -> None:
         program = str(install_of(OLD).program)
         sentinel = GuardedProcess([program, str(config), "--sentinel"], log=tmp_path / "log")
         try:
-            await asyncio.to_thread(until, lambda: answers(port))
+            await asyncio.to_thread(until, lambda: answers(port) or not sentinel.is_running)
+            assert sentinel.is_running, sentinel.log_tail()
             broker = BullBroker(f"redis://127.0.0.1:{port}/0?sentinel=main", clock=SystemClock())
             await broker.open()
             await broker.publish([outgoing("m-1")])

@@ -13,11 +13,12 @@ from pathlib import Path
 
 import pytest
 
+from redrive.testing.servers.processes import free_ports
 from tests import redis as redis_servers
 from tests.surfaces.conftest import clean_environment
 from tests.systems.conftest import EMBEDDED
 from tests.systems.mail_gateway import on_redis
-from tests.systems.test_readmes import PATIENCE_S, ROOT, commands, free_port, run, started
+from tests.systems.test_readmes import PATIENCE_S, ROOT, commands, run, started
 
 NAME = "email_gateway"
 RUNBOOKS = ("redrive dlq", "redrive queues", "redrive doctor", "redrive publish")
@@ -57,7 +58,7 @@ def local_servers(smtp: int, folder: Path) -> Iterator[None]:
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", [EMBEDDED, redis_servers.OLD])
 def test_the_story_and_every_runbook_work_as_they_are_typed(kind: str, tmp_path: Path) -> None:
-    smtp = free_port()
+    (smtp,) = free_ports(1)
     environment = {**place_of(kind, tmp_path), "SMTP_PORT": str(smtp)}
     typed = commands(NAME)
     added = [line for line in typed if ".outbox add" in line]

@@ -6,7 +6,6 @@ import re
 import shlex
 import shutil
 import signal
-import socket
 import subprocess
 import sys
 import time
@@ -21,6 +20,7 @@ import pytest
 import typer
 
 from redrive.cli.root import app as command_line
+from redrive.testing.servers.processes import free_ports
 from tests.surfaces.conftest import clean_environment
 from tests.systems.conftest import Place
 from tests.systems.test_file_pipeline import pdf, picture
@@ -63,7 +63,7 @@ def test_every_command_parses(name: str, line: str) -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("name", NAMES)
 def test_the_story_works_as_it_is_typed(name: str, place: Place, tmp_path: Path) -> None:
-    port = free_port()
+    (port,) = free_ports(1)
     environment = {
         **place.environment,
         **FAST,
@@ -139,9 +139,3 @@ def answers(port: int) -> bool:
     except OSError:
         return False
     return True
-
-
-def free_port() -> int:
-    with socket.socket() as found:
-        found.bind(("127.0.0.1", 0))
-        return int(found.getsockname()[1])

@@ -5,17 +5,22 @@ from __future__ import annotations
 import json
 import os
 import select
+import socket
 import subprocess
 import sys
 import time
+from contextlib import ExitStack
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from redrive.testing.servers import proxy
 from redrive.testing.servers.processes import ServerFailed, free_ports
 from redrive.testing.servers.redis import RedisNode
 from tests.conftest import PATIENCE
 from tests.rabbit import Rabbit, RabbitAlone
+from tests.redis import OLD, install_of
 
 QUEUES = "/api/queues/{vhost}"
 
@@ -81,10 +86,70 @@ def test_a_server_ends_and_its_folder_goes_when_its_owner_is_killed(tmp_path: Pa
 
 
 def test_free_ports_are_different_and_outside_the_range_clients_use() -> None:
-    ports = free_ports(20)
+    ports = [*free_ports(20), *free_ports(20)]
 
-    assert 20 == len(set(ports))
+    assert 40 == len(set(ports))
     assert max(ports) < 32_768
+
+
+TAKER = """
+import sys
+from redrive.testing.servers.processes import free_ports
+print(*free_ports(2_000), flush=True)
+sys.stdin.read()
+"""
+
+
+def test_processes_that_choose_ports_at_one_time_get_different_ones() -> None:
+    command = [sys.executable, "-c", TAKER]
+    with ExitStack() as stack:
+        takers = [
+            stack.enter_context(subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True))
+            for _ in range(3)
+        ]
+        taken = [port for taker in takers if taker.stdout for port in taker.stdout.readline().split()]
+        for taker in takers:
+            taker.communicate()
+
+    assert 6_000 == len(taken) == len(set(taken))
+
+
+class Robbed(RedisNode):
+    """Between choosing its ports and starting somebody listens on one of them, the first time."""
+
+    def __init__(self, *arguments: Any, which: str, robber: socket.socket, **more: Any) -> None:
+        super().__init__(*arguments, **more)
+        self.chosen: list[int] = []
+        self._which = which
+        self._robber = robber
+
+    def _take_ports(self) -> None:
+        super()._take_ports()
+        self.chosen.append(getattr(self, self._which))
+        if len(self.chosen) == 1:
+            self._robber.bind((self.host, self.chosen[0]))
+            self._robber.listen()
+
+
+@pytest.mark.parametrize("which", ["port", "bus_port"])
+def test_a_server_whose_port_was_taken_in_the_meantime_starts_on_another_one(which: str) -> None:
+    settings = {"cluster-enabled": "yes", "databases": "1"}
+    with socket.socket() as robber, Robbed(install_of(OLD), settings=settings, which=which, robber=robber) as node:
+        assert 2 == len(set(node.chosen))
+        assert f"@{node.bus_port} myself".encode() in node.ask("CLUSTER", "NODES")
+        assert b"PONG" == node.ask("PING")
+
+
+def test_a_proxy_whose_port_was_taken_in_the_meantime_listens_on_another_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    with socket.socket() as robber:
+        robber.bind(("127.0.0.1", 0))
+        robber.listen()
+        taken = robber.getsockname()[1]
+        ports = iter([[taken], free_ports(1)])
+        monkeypatch.setattr(proxy, "free_ports", lambda _count: next(ports))
+
+        with proxy.FaultProxy("127.0.0.1", taken) as made, socket.create_connection(("127.0.0.1", made.port)):
+            assert made.port != taken
 
 
 def test_a_server_of_somebody_else_on_its_port_is_never_taken_for_its_own(redis_alone: RedisNode) -> None:

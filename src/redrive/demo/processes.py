@@ -6,7 +6,6 @@ import asyncio
 import json
 import os
 import shlex
-import socket
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -128,14 +127,6 @@ async def run_command(arguments: Sequence[str], *, environment: Mapping[str, str
         command = shlex.join(("redrive", *arguments))
         raise DemoError(f"`{command}` ended with {process.returncode}:\n{errors.decode('utf-8', 'replace').strip()}")
     return output.decode()
-
-
-def free_port() -> int:
-    """A loopback port nobody listens on at this moment."""
-    with socket.socket(socket.AF_INET, socket.SOCK_STREAM) as probe:
-        probe.bind(("127.0.0.1", 0))
-        port: int = probe.getsockname()[1]
-        return port
 
 
 def _json_object(line: bytes) -> dict[str, Any] | None:

@@ -21,11 +21,12 @@ from redrive.core.idempotency import ClaimState
 from redrive.core.letters.letter import Letter
 from redrive.core.letters.selection import OPEN_STATES, Selection
 from redrive.demo.downstream import FlakyService, Mood
-from redrive.demo.processes import Child, DemoError, free_port, run_command
+from redrive.demo.processes import Child, DemoError, run_command
 from redrive.demo.sender import Answer, Courier, webhook
 from redrive.demo.telling import Teller
 from redrive.runtime.app import Redrive
 from redrive.service import Service
+from redrive.testing.servers.processes import free_ports
 
 DATABASE: Final = "courier.db"
 MAIN_QUEUE: Final = "courier-events-main"
@@ -105,7 +106,7 @@ class Story:
         self._spec, self._cwd = _example()
         self._url = f"sqlite:///{quote(str(place / DATABASE), safe='/ ')}"
         self._downstream = FlakyService()
-        self._courier = Courier(name=SOURCE, secret=secrets.token_urlsafe(24), port=free_port())
+        self._courier = Courier(name=SOURCE, secret=secrets.token_urlsafe(24), port=free_ports(1)[0])
         self._environment = self._child_environment(environment)
         self._summary = Summary(directory=str(place))
         self._retries: Counter[str] = Counter()

@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import contextlib
+import fcntl
+import functools
 import os
 import random
 import signal
 import socket
 import subprocess
 import sys
+import tempfile
+import threading
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Final
@@ -26,16 +30,50 @@ class ServerFailed(RuntimeError):
 
 
 def free_ports(count: int) -> list[int]:
-    """As many loopback ports on which nobody listens. Nothing reserves them: start what needs them soon."""
+    """As many loopback ports on which nobody listens, and which no other call is given, in no process of this user on
+    this machine, until this process ends. Programs of others may still take one.
+    """
     found: list[int] = []
-    for port in random.sample(_PORTS, len(_PORTS)):
-        with socket.socket() as probe, contextlib.suppress(OSError):
-            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-            probe.bind((LOOPBACK, port))
-            found.append(port)
-        if len(found) == count:
-            return found
+    with _LOCK:
+        for port in random.sample(_PORTS, len(_PORTS)):
+            if _reserve(port):
+                found.append(port)
+            if len(found) == count:
+                return found
     raise ServerFailed(f"No {count} free ports between {_PORTS.start} and {_PORTS.stop}.")
+
+
+_LOCK: Final = threading.Lock()
+_RESERVED: Final[set[int]] = set()
+
+
+def _reserve(port: int) -> bool:
+    if port in _RESERVED or not _is_free(port):
+        return False
+    try:
+        fcntl.lockf(_reservations(), fcntl.LOCK_EX | fcntl.LOCK_NB, 1, port)
+    except OSError:
+        return False
+    _RESERVED.add(port)
+    return True
+
+
+def _is_free(port: int) -> bool:
+    with socket.socket() as probe, contextlib.suppress(OSError):
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        probe.bind((LOOPBACK, port))
+        return True
+    return False
+
+
+@functools.cache
+def _reservations() -> int:
+    """A file of which each process locks the bytes whose places are its ports: the kernel unlocks them at its end.
+
+    Never closed: closing any descriptor of it would end all locks of this process.
+    """
+    path = Path(tempfile.gettempdir()) / f"redrive-ports-{os.getuid()}"
+    return os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o600)
 
 
 class GuardedProcess:

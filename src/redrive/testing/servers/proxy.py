@@ -23,6 +23,7 @@ from enum import Enum
 from types import TracebackType
 from typing import Any, Final, Self, TypeVar
 
+from redrive.testing.servers.lifecycle import TRIES
 from redrive.testing.servers.processes import LOOPBACK, free_ports
 
 _CHUNK: Final = 65_536
@@ -49,7 +50,7 @@ class FaultProxy:
     """
 
     def __init__(self, host: str, port: int) -> None:
-        self.port = free_ports(1)[0]
+        self.port = 0
         self._target = (host, port)
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._loop.run_forever, name="fault-proxy", daemon=True)
@@ -59,7 +60,7 @@ class FaultProxy:
 
     def __enter__(self) -> Self:
         self._thread.start()
-        self._do(self._listen)
+        self._do(self._listen_first)
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None) -> None:
@@ -126,6 +127,18 @@ class FaultProxy:
             self._faults.changed()
 
         self._do(change)
+
+    async def _listen_first(self) -> None:
+        for last in range(1, TRIES + 1):
+            (self.port,) = free_ports(1)
+            try:
+                await self._listen()
+            except OSError:
+                # Somebody else's program may have taken it in the meantime: another port, another try.
+                if last == TRIES:
+                    raise
+            else:
+                return
 
     async def _listen(self) -> None:
         if self._listener is None:

@@ -48,6 +48,9 @@ _SETTINGS: Final = {
 # Spinning while there is nothing to do takes from the tests what they need: the processors.
 _ERLANG: Final = "+S 2:2 +sbwt none +sbwtdcpu none +sbwtdio none -kernel inet_dist_use_interface {127,0,0,1}"
 
+_CTL_PORTS: Final = range(19_000, 20_000)
+"""`rabbitmqctl` listens too, by habit on one of eleven ports where clients get theirs from."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Vhost:
@@ -257,6 +260,8 @@ class RabbitNode(Lifecycle, RabbitServer):
             "RABBITMQ_NODENAME": f"redrive-{self._epmd_port}@{LOOPBACK}",
             "RABBITMQ_USE_LONGNAME": "true",
             "RABBITMQ_DIST_PORT": self._dist_port,
+            "RABBITMQ_CTL_DIST_PORT_MIN": _CTL_PORTS.start,
+            "RABBITMQ_CTL_DIST_PORT_MAX": _CTL_PORTS.stop - 1,
             "RABBITMQ_CONFIG_FILE": f"{inside}/rabbitmq.conf",
             "RABBITMQ_CONF_ENV_FILE": f"{inside}/rabbitmq-env.conf",
             "RABBITMQ_ADVANCED_CONFIG_FILE": f"{inside}/advanced.config",

@@ -44,7 +44,10 @@ SETTINGS: Final = {
 
 
 class RedisNode(Lifecycle):
-    """One server. `settings`: lines of its configuration, over `SETTINGS`. `owner`: see `GuardedProcess`."""
+    """One server. `settings`: lines of its configuration, over `SETTINGS`. `owner`: see `GuardedProcess`.
+
+    A node of a cluster (`cluster-enabled`) talks to the others on `bus_port`: `CLUSTER MEET host port bus_port`.
+    """
 
     host: Final = LOOPBACK
 
@@ -52,7 +55,7 @@ class RedisNode(Lifecycle):
         self, install: RedisInstall, *, settings: Mapping[str, str] | None = None, owner: int | None = None
     ) -> None:
         self.install = install
-        self.port = 0
+        self.port = self.bus_port = 0
         self._owner = owner
         self._settings = {**SETTINGS, **(settings or {})}
         base = None if install.root is None else install.root / "var" / "tmp"
@@ -81,7 +84,7 @@ class RedisNode(Lifecycle):
         return ask(self.host, self.port, *command)
 
     def _take_ports(self) -> None:
-        (self.port,) = free_ports(1)
+        self.port, self.bus_port = free_ports(2)
 
     def _remove(self) -> None:
         shutil.rmtree(self._folder, ignore_errors=True)
@@ -89,6 +92,9 @@ class RedisNode(Lifecycle):
     def _start(self) -> None:
         inside = str(self._folder) if self.install.root is None else f"/var/tmp/{self._folder.name}"  # noqa: S108
         lines = {"port": str(self.port), "bind": LOOPBACK, "dir": inside, "daemonize": "no", **self._settings}
+        if "cluster-enabled" in lines:
+            # Its habit is the port 10 000 higher, where clients get theirs from.
+            lines["cluster-port"] = str(self.bus_port)
         text = "".join(f"{name} {value}\n" for name, value in lines.items())
         (self._folder / "redis.conf").write_text(text, "utf-8")
         chroot = ["chroot", str(self.install.root)] if self.install.root else []
