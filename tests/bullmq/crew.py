@@ -1,4 +1,7 @@
-"""A worker process for tests that kill it: python -m tests.bullmq.crew URL STORE JOURNAL."""
+"""A worker process for tests that kill it: python -m tests.bullmq.crew URL STORE JOURNAL.
+
+It says "ready" in the journal once it is connected and about to take.
+"""
 
 from __future__ import annotations
 
@@ -42,6 +45,8 @@ async def main(url: str, store: str, journal: str) -> None:
     app = make(url, store, Path(journal))
     async with app:
         worker = app.worker()
+        with Path(journal).open("a", encoding="utf-8") as out:
+            out.write(json.dumps({"ready": os.getpid()}) + "\n")
         asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, worker.stop)
         await worker.run()
 

@@ -10,6 +10,7 @@ A second suspect in hand while the gate is held would lose an attempt for nothin
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 from typing import Final, Protocol
 
 from redrive.core.ports import Clock
@@ -80,16 +81,16 @@ class Gate:
 
     async def quiet(self) -> None:
         """Wait until only the suspect is in hand, or `QUIET_WAIT_MS` are over."""
-        await self._until(QUIET_WAIT_MS, besides=1)
+        await self._until(QUIET_WAIT_MS, lambda: self._is_ending or self._is_quiet())
 
-    async def ended(self) -> None:
-        """Wait until the suspect has ended too, or `ALONE_MS` are over."""
-        await self._until(ALONE_MS, besides=0)
+    async def ended(self, is_over: Callable[[], bool]) -> None:
+        """Wait until the suspect has ended (`is_over`), whoever runs on beside it, or `ALONE_MS` are over."""
+        await self._until(ALONE_MS, is_over)
 
-    async def _until(self, limit_ms: Millis, *, besides: int) -> None:
+    async def _until(self, limit_ms: Millis, is_it: Callable[[], bool]) -> None:
         over = asyncio.ensure_future(self._clock.sleep(limit_ms))
         try:
-            while not (over.done() or self._is_quiet(besides) or (besides and self._is_ending)):
+            while not (over.done() or is_it()):
                 self._changed.clear()
                 change = asyncio.ensure_future(self._changed.wait())
                 await asyncio.wait({over, change}, return_when=asyncio.FIRST_COMPLETED)
@@ -97,5 +98,5 @@ class Gate:
         finally:
             over.cancel()
 
-    def _is_quiet(self, besides: int) -> bool:
-        return all(p.is_quiet(besides=besides if p is self._holder else 0) for p in self._pipelines)
+    def _is_quiet(self) -> bool:
+        return all(p.is_quiet(besides=int(p is self._holder)) for p in self._pipelines)

@@ -108,6 +108,8 @@ class Pipeline:
         self._wakes_at: float | None = None
         self._has_suspects = False
         self._is_alone = False
+        # The one that was started last, or ended instead.
+        self._suspect: Delivery | None = None
         self._stopping = False
         self._drained = asyncio.Event()
         self._outage = Outage([consumer.queue], app.settings, clock=app.clock, events=app.events)
@@ -305,15 +307,18 @@ class Pipeline:
         for delivery in suspects:
             ended = self._endings.before_start(delivery, now)
             if ended is not None:
+                self._suspect = self._suspect or delivery
                 if ended.end.letter is not None:
                     self._tell_interrupted(delivery)
                 self._end(ended)
             elif self._is_alone and not self._stopping:
+                self._suspect = delivery
                 self._tell_interrupted(delivery)
                 self._begin(delivery, now)
             elif self._stopping or not self._gate.hold(self):
                 self._end(self._endings.handed_back(delivery, "SUSPECT_WAITS", "Waits until it can run alone."))
             else:
+                self._suspect = delivery
                 self._tell_interrupted(delivery)
                 self._spawn(self._run_alone(delivery))
 
@@ -327,23 +332,28 @@ class Pipeline:
                 self._end(self._endings.handed_back(delivery, SHUTDOWN, "The worker stops; not started."))
             else:
                 self._late(delivery, None)
-            await self._gate.ended()
+            await self._gate.ended(self._suspect_is_over)
             self._is_alone = True
             over_at = self._clock.monotonic_ms() + SUSPECTS_MS
-            while self.is_quiet() and self._clock.monotonic_ms() < over_at and await self._take_suspect():
-                await self._gate.ended()
+            while self._suspect_is_over() and self._clock.monotonic_ms() < over_at and await self._take_suspect():
+                await self._gate.ended(self._suspect_is_over)
         finally:
             self._is_alone = False
+            self._suspect = None
             self._gate.release()
+
+    def _suspect_is_over(self) -> bool:
+        """Whether its end is written, too. What ran before it may run on: the gate has waited for that."""
+        return self._suspect is None or id(self._suspect) not in self.in_hand
 
     async def _take_suspect(self) -> bool:
         """Take one more while alone; False: there is none, or it is no suspect and others may run beside it."""
-        if self._stopping or self._is_paused or self._is_owing or self._throttle.grant(1) < 1:
+        if self._stopping or self._is_paused or self._is_owing or self._takes or self._throttle.grant(1) < 1:
             return False
         self._takes += 1
-        running = self._running
+        self._suspect = None
         await self._take(1, wait_ms=0)
-        return self._has_suspects and self._running + self._unsettled > running
+        return self._suspect is not None
 
     def _tell_interrupted(self, delivery: Delivery) -> None:
         last = delivery._taken.received.history[-1]
