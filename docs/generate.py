@@ -83,7 +83,7 @@ A dead letter's reason has a code for machines and a text for a person. A consum
 _COMMANDS_INTRO: Final = """\
 Every command has `--help` with examples. Lists and results come as one JSON document with `--json`. Exit codes:
 0 all of it worked, 1 something failed or was refused, 2 the command or the configuration is wrong, 70 something nobody
-foresaw (a bug; `REDRIVE_LOG_LEVEL=debug` shows the traceback), 130 interrupted.
+foresaw (a bug, whose traceback `REDRIVE_LOG_LEVEL=debug` shows, or an output on a full disk), 130 interrupted.
 """
 
 _TOML: Final = """\

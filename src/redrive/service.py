@@ -285,7 +285,10 @@ class Service:
     async def plan(
         self, selection: Selection, options: JobOptions | None = None, *, on_count: Counted | None = None
     ) -> Plan:
-        """Exactly what `redrive` would do with these letters now: what it sends where, what it skips and why."""
+        """Exactly what `redrive` would do with these letters now: what it sends where, what it skips and why.
+        Raises `NotFoundError` for a queue that is not there.
+        """
+        await self._refuse_unknown_queue(selection.queue)
         options = JobOptions() if options is None else options
         now = self._app.clock.now()
         sends, skips = Counter[str](), Counter[str]()
@@ -329,11 +332,12 @@ class Service:
         """Send these letters back. The job is stored first; `run` False leaves it to any worker and returns at once.
 
         The same `request_key` gets the job it made the first time, whatever has become of it; nothing is sent twice.
-        Raises `NotFoundError` when ids are given and none is known.
+        Raises `NotFoundError` when ids are given and none is known, or a queue that is not.
         """
         missing = await self._missing(selection.ids)
         if selection.ids and len(missing) == len(set(selection.ids)):
             raise NotFoundError(f'No dead letter has the id "{missing[0]}". Nothing was sent.', hint=_SEE_LETTERS)
+        await self._refuse_unknown_queue(selection.queue)
         now = self._app.clock.now()
         made = Job(
             id=f"rd_{now:012x}{secrets.token_hex(4)}",
@@ -531,6 +535,19 @@ class Service:
         if len(ids) > MAX_IDS:
             raise ConfigurationError(f"{len(ids)} ids are too many at once (maximum {MAX_IDS}). Use a filter.")
         return tuple([id_ for id_ in dict.fromkeys(ids) if await self._app.backend.letters.get(id_) is None])
+
+    async def _refuse_unknown_queue(self, queue: str | None) -> None:
+        """Known is what this app consumes, what dead letters came from, and what the broker has."""
+        if queue is None or queue in {*self._app.consumers, *self._dead_letter_names()}:
+            return
+        backend = self._app.backend
+        if (await backend.letters.stats(Selection(queue=queue), top=1)).total:
+            return
+        if queue not in {depth.queue for depth in await backend.broker.depths([queue])}:
+            raise NotFoundError(
+                f'There is no queue "{queue}", and no dead letter of one. Nothing was sent.',
+                hint="See: redrive queues list",
+            )
 
     async def _follow(self, job: Job, on_progress: OnProgress | None) -> Job:
         """Run the job, or watch whoever runs it, until it has ended."""

@@ -238,6 +238,23 @@ async def test_nothing_to_send_is_said_and_is_no_error(cli: Cli, shop: Redrive) 
     assert "No letters to redrive" in shown.err
 
 
+@pytest.mark.parametrize("more", [(), ("--yes",), ("--dry-run",)])
+async def test_a_queue_that_is_not_there_is_an_error(cli: Cli, shop: Redrive, more: tuple[str, ...]) -> None:
+    shown = cli("dlq", "redrive", "ordres", *more, *APP)
+
+    assert 1 == shown.code
+    assert 'There is no queue "ordres", and no dead letter of one. Nothing was sent.' in shown.err
+    assert 0 == len(await shop.backend.jobs.list())
+
+
+async def test_a_queue_only_the_broker_knows_has_no_letters_to_redrive(cli: Cli, shop: Redrive) -> None:
+    await shop.publish("refunds", {})
+
+    shown = cli("dlq", "redrive", "refunds", *APP)
+
+    assert (0, True) == (shown.code, "No letters to redrive" in shown.err)
+
+
 async def test_the_same_request_key_makes_one_job(cli: Cli, shop: Redrive) -> None:
     await put(shop, 2)
     command = ("dlq", "redrive", "dl_0001", "--request-key", "click-1", "--yes", *APP, "--json")

@@ -187,7 +187,7 @@ def test_a_mistake_is_named_with_what_to_do(
 
 @pytest.mark.parametrize("closed", [">&-", "<&-", ">&- 2>&-"])
 def test_a_closed_stream_is_no_error(here: Path, closed: str) -> None:
-    command = f"{shlex.join(COMMAND)} publish orders --app shop:app {closed}"
+    command = f"{shlex.join(COMMAND)} publish orders {{}} --app shop:app {closed}"
 
     done = subprocess.run(
         ["/bin/sh", "-c", command], cwd=here, env=clean_environment(), input="{}", capture_output=True, text=True,
@@ -198,7 +198,10 @@ def test_a_closed_stream_is_no_error(here: Path, closed: str) -> None:
 
 
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs a device that is always full")
-@pytest.mark.parametrize("arguments", [("--help",), ("publish", "orders", "{}", "--app", "shop:app")])
+@pytest.mark.parametrize(
+    "arguments",
+    [("--help",), ("publish", "orders", "{}", "--app", "shop:app"), ("doctor", "--app", "shop:app")],
+)
 def test_output_that_cannot_be_written_is_said(here: Path, arguments: tuple[str, ...]) -> None:
     with Path("/dev/full").open("wb") as full:
         done = subprocess.run(
@@ -206,7 +209,7 @@ def test_output_that_cannot_be_written_is_said(here: Path, arguments: tuple[str,
             check=False,
         )  # fmt: skip
 
-    assert 1 == done.returncode
+    assert 70 == done.returncode
     assert "Error: The system refused the output: No space left on device." == done.stderr.strip()
 
 

@@ -46,6 +46,19 @@ async def test_a_body_comes_from_standard_input_as_it_is(cli: Cli, shop: Redrive
     assert (b"plain text\n", "text/plain; charset=utf-8") == (text.body, text.content_type)
 
 
+@pytest.mark.parametrize("payload", [(), ("-",)])
+async def test_an_empty_standard_input_is_no_message_and_an_empty_body_is_one(
+    cli: Cli, shop: Redrive, payload: tuple[str, ...]
+) -> None:
+    refused = cli("publish", "orders", *payload, *APP, stdin=b"")
+
+    assert (2, []) == (refused.code, await shop.backend.broker.peek(QUEUE, limit=5))
+    assert "Standard input is empty. Nothing was sent." in refused.err
+
+    assert 0 == cli("publish", "orders", "", *APP).code
+    assert [b""] == [message.body for message in await shop.backend.broker.peek(QUEUE, limit=5)]
+
+
 async def test_a_delay_is_kept(cli: Cli, shop: Redrive) -> None:
     cli("publish", "orders", "{}", "--delay", "1h", *APP)
 

@@ -67,9 +67,10 @@ def _broken_pipe() -> int:
 
 
 def _system(error: OSError, *, is_json: bool) -> int:
+    """A file that was named is out of reach: refused. Our own output is: 1 would say "found something"."""
     print_error("system", system_text(error), is_json=is_json)
     _silence()
-    return FAILED
+    return UNFORESEEN if error.filename is None else FAILED
 
 
 def _unforeseen(error: Exception, arguments: Sequence[str], *, is_json: bool) -> int:

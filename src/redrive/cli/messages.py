@@ -84,7 +84,11 @@ def _body(payload: str | None) -> bytes:
         return payload.encode("utf-8", "surrogateescape")
     if sys.stdin.isatty():
         note("Reading the body from the terminal; end it with Ctrl-D.")
-    return sys.stdin.buffer.read()
+    body = sys.stdin.buffer.read()
+    o.refuse_unless(
+        body, "Standard input is empty. Nothing was sent.", 'An empty body is sent on purpose: redrive publish QUEUE ""'
+    )
+    return body
 
 
 def _not_json(body: bytes) -> str | None:

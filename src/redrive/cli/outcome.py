@@ -20,7 +20,7 @@ FOUND: Final = 1
 WRONG: Final = 2
 """The command or the configuration is wrong; of commands that look for something: they could not look."""
 UNFORESEEN: Final = 70
-"""Something nobody foresaw: a bug. EX_SOFTWARE of sysexits.h."""
+"""Something nobody foresaw: a bug, or an output that cannot be written. EX_SOFTWARE of sysexits.h."""
 INTERRUPTED: Final = 130
 BROKEN_PIPE: Final = 141
 """As a shell reports a process that SIGPIPE ended."""
