@@ -37,6 +37,10 @@ def make(url: str, store: str, journal: Path) -> Redrive:
             await asyncio.sleep(order.get("s", 0))  # sleep: the handler's work
         write(end=order["n"], attempt=delivery.attempt)
 
+    @app.consumer("idle")
+    async def wait(_order: dict[str, Any]) -> None:
+        """A worker of two queues has nothing in hand in one of them."""
+
     return app
 
 

@@ -50,6 +50,22 @@ async def test_work_of_a_dead_worker_runs_again_within_ten_seconds(redis: Redis,
     assert [True, True] == await second.settle([Settle(lease=each.lease, settlement=settlement.ACK) for each in taken])
 
 
+async def test_a_dead_worker_is_gone_though_it_had_nothing_in_hand_in_another_queue(
+    redis: Redis, open_broker: Any
+) -> None:
+    first, second = await open_broker(), await open_broker()
+    await first.publish([outgoing("m-1")])
+    for queue in (QUEUE, "idle"):
+        await first.receive(queue, limit=1, lease_ms=LEASE_MS, worker="first", wait_ms=0)
+        await second.receive(queue, limit=1, lease_ms=LEASE_MS, worker="second", wait_ms=0)
+
+    await die(first)
+    (taken,) = await second.receive(QUEUE, limit=1, lease_ms=LEASE_MS, worker="second", wait_ms=60_000)
+
+    assert ("m-1", 2) == (taken.message.id, taken.starts)
+    assert {"first"} == await second.gone(["first", "second"])
+
+
 async def test_a_worker_that_lives_keeps_its_work(redis: Redis, open_broker: Any) -> None:
     first, second = await open_broker(), await open_broker()
     await first.publish([outgoing("m-1")])

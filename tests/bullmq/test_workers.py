@@ -99,7 +99,9 @@ async def test_work_of_a_killed_process_runs_again_within_ten_seconds_and_once(c
 
     async with crew.app as app:
         first = crew.start()
-        await app.publish_many(QUEUE, [{"n": number, "s": LONG_S if number in long else 0} for number in range(10)])
+        orders = [{"n": number, "s": LONG_S if number in long else 0} for number in range(10)]
+        # With an id of its own each has a claim, which the dead worker holds, too.
+        await app.publish_many(QUEUE, [(order, {"message_id": f"m-{order['n']}"}) for order in orders])
         await crew.until(lambda: len(crew.lines("start")) == 10, alive=first, what="all are started")
         second = crew.start()
         await crew.until_at_work(second)

@@ -475,12 +475,11 @@ class BullBroker:
         return await self._server.run(script, keys, args, wait_ms=LOOK_WAIT_MS, again=True)
 
     async def gone(self, workers: Collection[str]) -> set[str]:
-        """Those that were seen once in a queue this process has to do with, and whose work `fleet` has put back: they
-        give no sign of life, and were found missing for long enough.
+        """Those whose work `fleet` has put back in a queue this process has to do with: they were found missing there
+        for long enough, and give no sign of life in any. A queue in which they had nothing in hand says neither.
         """
         asked = set(workers)
-        gone: set[str] = set()
-        alive: set[str] = set()
+        found: dict[fleet.Sign, set[str]] = {sign: set() for sign in fleet.Sign}
         for queue in list(self._queues.values()) if asked else ():
             keys = queue.keys
             link = await self._server.link(keys.workers, wait_ms=LOOK_WAIT_MS)
@@ -491,9 +490,9 @@ class BullBroker:
                 raise unavailable(self._server.where, lost.text) from lost
             except Refusal as refusal:
                 raise refused(self._server.where, refusal) from refusal
-            for worker, is_dead in fleet.seen(time, signs, suspects):
-                (gone if is_dead else alive).add(worker)
-        return (asked & gone) - alive
+            for worker, sign in fleet.seen(time, signs, suspects):
+                found[sign].add(worker)
+        return (asked & found[fleet.Sign.DEAD]) - found[fleet.Sign.ALIVE]
 
     # ------------------------------------------------------------------------------------------- helpers
 

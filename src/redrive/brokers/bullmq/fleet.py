@@ -20,6 +20,7 @@ from __future__ import annotations
 import contextlib
 import threading
 from collections.abc import Callable, Iterator, Sequence
+from enum import Enum
 from typing import Final
 
 from redrive.brokers.bullmq.keys import Keys
@@ -151,13 +152,22 @@ def rescue_args(keys: Keys, tokens: bytes = NO_TOKENS) -> list[Argument]:
     return [keys.base, SUSPECT_MS, tokens]
 
 
-def seen(time: Sequence[bytes], signs: Sequence[bytes], suspects: Sequence[bytes]) -> Iterator[tuple[str, bool]]:
-    """Each worker of a queue, and whether it is dead: by the server's TIME, the signs with their scores (ZRANGE) and
+class Sign(Enum):
+    """What one queue knows of a worker."""
+
+    ALIVE = "its sign holds"
+    MISSING = "it holds no more, and nobody has looked for it here for long enough: it had nothing in hand here"
+    DEAD = "it was found missing for long enough"
+
+
+def seen(time: Sequence[bytes], signs: Sequence[bytes], suspects: Sequence[bytes]) -> Iterator[tuple[str, Sign]]:
+    """Each worker of a queue, and what is known of it: by the server's TIME, the signs with their scores (ZRANGE) and
     since when who is missing (HGETALL).
     """
     now = int(time[0]) * 1_000 + int(time[1]) // 1_000
     since = dict(zip(suspects[::2], suspects[1::2], strict=True))
     for member, until in zip(signs[::2], signs[1::2], strict=True):
         instance, _, worker = member.partition(b"|")
-        is_dead = float(until) <= now and now - int(since.get(instance, now)) >= SUSPECT_MS
-        yield worker.decode("utf-8", "surrogatepass"), is_dead
+        is_dead = now - int(since.get(instance, now)) >= SUSPECT_MS
+        sign = Sign.ALIVE if float(until) > now else Sign.DEAD if is_dead else Sign.MISSING
+        yield worker.decode("utf-8", "surrogatepass"), sign

@@ -438,9 +438,9 @@ class LedgerContract(LedgerBase):
             return
         await parts.ledger.publish([outgoing()])
         lost = await self.take_one(parts.ledger)
-        parts.broker.renew([lost.received.lease], lease_ms=10 * self.lease_ms)
+        parts.broker.renew([lost.received.lease], lease_ms=3 * self.lease_ms)
         await self.pass_time(clock, self.lease_ms)
-        (verdict,) = await parts.claims.claim([(QUEUE, "m-1")], lease_ms=self.lease_ms, owner="w2")
+        (verdict,) = await parts.claims.claim([(QUEUE, "m-1")], lease_ms=10 * self.lease_ms, owner="w2")
         assert isinstance(verdict, Acquired)
 
         renewed = parts.ledger.renew([lost], lease_ms=self.lease_ms)
@@ -452,7 +452,7 @@ class LedgerContract(LedgerBase):
         assert (0, 0, 1) == await self.depth(parts)
         assert (0, 0, 0) == await self.depth(parts, DEAD)
         # Refused, the renewal has not kept the message either.
-        await self.pass_time(clock, 10 * self.lease_ms)
+        await self.pass_time(clock, 2 * self.lease_ms)
         parts.ledger.renew([lost], lease_ms=self.lease_ms)
         assert (1, 0, 0) == await self.depth(parts)
 
