@@ -5,44 +5,21 @@ durable classic queue.
 
 from __future__ import annotations
 
-import logging
-import threading
-from typing import Any
-
-import dramatiq
 from dramatiq.brokers.rabbitmq import RabbitmqBroker
 
-from bench.side import QUEUE, Marks
+from bench import over_dramatiq
+from bench.side import Marks
 
-THREADS = 8
 
-
-def _actor(url: str, marks: Marks | None, option: str) -> tuple[RabbitmqBroker, Any]:
-    broker = RabbitmqBroker(url=url, confirm_delivery=option == "safe")
-    dramatiq.set_broker(broker)
-    lock = threading.Lock()
-
-    @dramatiq.actor(queue_name=QUEUE)
-    def handle(text: str) -> None:
-        assert marks is not None
-        with lock:
-            marks.handle_text(text)
-
-    return broker, handle
+def _broker(url: str, option: str) -> RabbitmqBroker:
+    return RabbitmqBroker(url=url, confirm_delivery=option == "safe")
 
 
 def publish(url: str, texts: list[str], option: str) -> None:
     """Send all, one after the other."""
-    logging.disable(logging.CRITICAL)
-    broker, handle = _actor(url, None, option)
-    for text in texts:
-        handle.send(text)
-    broker.close()
+    over_dramatiq.publish(_broker(url, option), texts)
 
 
 def consume(url: str, marks: Marks, option: str) -> None:
     """Consume until ended."""
-    logging.disable(logging.CRITICAL)
-    broker, _ = _actor(url, marks, option)
-    dramatiq.Worker(broker, worker_threads=THREADS).start()
-    threading.Event().wait()
+    over_dramatiq.consume(_broker(url, option), marks)

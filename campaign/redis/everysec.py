@@ -9,14 +9,12 @@ its key. A producer that sends again what it sent in that time completes the eff
 from __future__ import annotations
 
 import os
-import threading
 import time
 from collections import deque
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
-from types import TracebackType
-from typing import Final, Literal, Self, TypeAlias
+from typing import Final, Literal, TypeAlias
 
 from campaign.journal import CONFIRMED, EFFECT, START, Line
 from campaign.kills import open_letters
@@ -25,6 +23,7 @@ from campaign.redis.recovery import Excuses
 from campaign.redis.send import AGAIN
 from campaign.redis.storm import Ground, Plan, chosen
 from campaign.stage import Stage
+from campaign.watching import Watch
 from redrive.testing.servers.proxy import FaultProxy
 from redrive.testing.servers.redis import RedisNode
 
@@ -67,24 +66,15 @@ class Fault:
     kept_until: float
 
 
-@dataclass(slots=True)
-class Disk:
+class Disk(Watch):
     """Notes how large the append-only file was when; cuts it back to that."""
 
-    folder: Path
-    _samples: deque[tuple[float, Path, int]] = field(default_factory=lambda: deque(maxlen=SAMPLES))
-    _ending: threading.Event = field(default_factory=threading.Event)
-    _thread: threading.Thread | None = None
+    every_s = SAMPLE_S
 
-    def __enter__(self) -> Self:
-        self._thread = threading.Thread(target=self._watch, name="disk", daemon=True)
-        self._thread.start()
-        return self
-
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None) -> None:
-        self._ending.set()
-        if self._thread is not None:
-            self._thread.join()
+    def __init__(self, folder: Path) -> None:
+        super().__init__()
+        self._folder = folder
+        self._samples: deque[tuple[float, Path, int]] = deque(maxlen=SAMPLES)
 
     def cut_back(self, until: float) -> float:
         """Forget what was written after that instant; returns the one it is as of."""
@@ -92,11 +82,11 @@ class Disk:
         os.truncate(file, size)
         return at
 
-    def _watch(self) -> None:
-        while not self._ending.wait(SAMPLE_S):
-            at = time.monotonic()
-            for file in self.folder.glob("appendonlydir/*.incr.aof"):
-                self._samples.append((at, file, file.stat().st_size))
+    def look(self) -> None:
+        """Note the sizes."""
+        at = time.monotonic()
+        for file in self._folder.glob("appendonlydir/*.incr.aof"):
+            self._samples.append((at, file, file.stat().st_size))
 
 
 def run(stage: Stage, scale: Scale) -> None:

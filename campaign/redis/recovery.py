@@ -9,21 +9,22 @@ without the time in which Redis was away.
 from __future__ import annotations
 
 import os
-import threading
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
-from types import TracebackType
-from typing import Final, Self
+from typing import Final
 
 from campaign.journal import EFFECT, START, Journal, Line
 from campaign.redis.app import FAILED, QUEUE
+from campaign.watching import Watch
 
 LOAD: Final = Path("/proc/loadavg")
 TICK_S: Final = 0.05
 CROWD: Final = 2 * (os.cpu_count() or 1)
 """So many may run or wait for a processor before it counts as an excuse: a campaign alone stays below."""
+
+Span = tuple[float, float, float]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -51,37 +52,39 @@ class Recovery:
         return float("inf") if self.again_at is None else self.again_at - self.killed_at
 
 
-@dataclass(slots=True)
-class Excuses:
-    """Spans of time in which nobody could have been in time: from, to, and the share of it that was not to be had."""
+class Excuses(Watch):
+    """Spans of time in which nobody could have been in time: from, to, and the share of it that was not to be had.
+    `away`: those in which Redis was away.
+    """
 
-    spans: list[tuple[float, float, float]] = field(default_factory=list)
-    _ending: threading.Event = field(default_factory=threading.Event)
-    _thread: threading.Thread | None = None
+    every_s = TICK_S
 
-    def __enter__(self) -> Self:
-        self._thread = threading.Thread(target=self._watch, name="lateness", daemon=True)
-        self._thread.start()
-        return self
-
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None) -> None:
-        self._ending.set()
-        if self._thread is not None:
-            self._thread.join()
+    def __init__(self) -> None:
+        super().__init__()
+        self.spans: list[Span] = []
+        self.away: list[Span] = []
+        self._before = time.monotonic()
 
     def within(self, start: float, end: float) -> float:
         """How much of this time is excused, in seconds."""
-        return sum(share * max(0.0, min(high, end) - max(low, start)) for low, high, share in list(self.spans))
+        return self.away_within(start, end) + _overlap(self.spans, start, end)
 
-    def _watch(self) -> None:
-        before = time.monotonic()
-        while not self._ending.wait(TICK_S):
-            now = time.monotonic()
-            is_still = now - before > 2 * TICK_S
-            share = 1.0 if is_still else max(0.0, 1 - CROWD / max(CROWD, _running()))
-            if share:
-                self.spans.append((before, now, share))
-            before = now
+    def away_within(self, start: float, end: float) -> float:
+        """In how much of it Redis was away."""
+        return _overlap(self.away, start, end)
+
+    def look(self) -> None:
+        """Note how late this thread is itself, or how many stand before the processors."""
+        now = time.monotonic()
+        is_still = now - self._before > 2 * TICK_S
+        share = 1.0 if is_still else max(0.0, 1 - CROWD / max(CROWD, _running()))
+        if share:
+            self.spans.append((self._before, now, share))
+        self._before = now
+
+
+def _overlap(spans: Sequence[Span], start: float, end: float) -> float:
+    return sum(share * max(0.0, min(high, end) - max(low, start)) for low, high, share in list(spans))
 
 
 def _running() -> int:

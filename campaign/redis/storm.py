@@ -109,7 +109,7 @@ class Ground:
         self.node.kill()
         self.stage.pause(0.1, 1.0)
         self.node.start()
-        self.excuses.spans.append((killed_at, time.monotonic() + FOUND_AGAIN_S, 1.0))
+        self.excuses.away.append((killed_at, time.monotonic() + FOUND_AGAIN_S, 1.0))
 
     def start_sender(self) -> None:
         """Start the sender (again)."""
@@ -223,6 +223,14 @@ def _check_recoveries(ground: Ground, *, again_s: float) -> None:
         for each in found
         if each.again_at is None or each.took_s - excuses.within(each.killed_at, each.again_at) > again_s * each.losses
     ]
+    for each in found:
+        if each.again_at is not None and each.took_s > again_s:
+            away_s = excuses.away_within(each.killed_at, each.again_at)
+            machine_s = excuses.within(each.killed_at, each.again_at) - away_s
+            stage.say(
+                f"{each.key} took {each.took_s:.1f} s: lost {each.losses} starts, Redis away {away_s:.1f} s, the "
+                f"machine {machine_s:.1f} s"
+            )
     half_s, most_s = found[len(found) // 2].took_s, found[-1].took_s
     stage.say(f"{len(found)} were in hand at a kill; half ran again within {half_s:.1f} s, all in {most_s:.1f} s")
     stage.same("ran again too late", [], late)
