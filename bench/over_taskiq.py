@@ -1,4 +1,4 @@
-"""Taskiq over any of its brokers: 100 callers publish, 100 tasks at once consume, no result backend. One worker process."""
+"""Taskiq over any of its brokers: 100 callers publish, 100 tasks at once consume, no result backend, one process."""
 
 from __future__ import annotations
 
