@@ -54,13 +54,14 @@ class Recovery:
 
 class Excuses(Watch):
     """Spans of time in which nobody could have been in time: from, to, and the share of it that was not to be had.
-    `away`: those in which Redis was away.
+    `away`: those in which Redis was away. `counts_load`: one in which far more ran than there are processors is one.
     """
 
     every_s = TICK_S
 
-    def __init__(self) -> None:
+    def __init__(self, *, counts_load: bool = True) -> None:
         super().__init__()
+        self._counts_load = counts_load
         self.spans: list[Span] = []
         self.away: list[Span] = []
         self._before = time.monotonic()
@@ -77,7 +78,8 @@ class Excuses(Watch):
         """Note how late this thread is itself, or how many stand before the processors."""
         now = time.monotonic()
         is_still = now - self._before > 2 * TICK_S
-        share = 1.0 if is_still else max(0.0, 1 - CROWD / max(CROWD, _running()))
+        running = _running() if self._counts_load else 0
+        share = 1.0 if is_still else max(0.0, 1 - CROWD / max(CROWD, running))
         if share:
             self.spans.append((self._before, now, share))
         self._before = now
