@@ -40,6 +40,9 @@ class Journal:
     def __init__(self, path: Path) -> None:
         self._path = path
         self._handle = os.open(path, os.O_CREAT | os.O_WRONLY | os.O_APPEND, 0o600)
+        # What was read already: who waits asks again and again.
+        self._read: list[Line] = []
+        self._read_bytes = 0
 
     def write(self, kind: str, queue: str, key: str, *, attempt: int = 0) -> None:
         """Add a line."""
@@ -52,8 +55,13 @@ class Journal:
 
     def lines(self) -> list[Line]:
         """All whole lines so far."""
-        text = self._path.read_text("utf-8")
-        return [_line(row) for row in text[: text.rfind("\n") + 1].splitlines()]
+        with self._path.open("rb") as file:
+            file.seek(self._read_bytes)
+            new = file.read()
+        whole = new[: new.rfind(b"\n") + 1]
+        self._read_bytes += len(whole)
+        self._read += [_line(row) for row in whole.decode().splitlines()]
+        return list(self._read)
 
     def of(self, kind: str, queue: str) -> dict[str, list[Line]]:
         """Lines of one kind and queue by key, each in the order written."""

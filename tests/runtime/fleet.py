@@ -26,6 +26,9 @@ class Fleet:
         self.file = directory / "fleet.db"
         self.journal = directory / "journal.jsonl"
         self._directory = directory
+        # What was read of it already: who waits asks again and again.
+        self._read: list[dict[str, Any]] = []
+        self._read_bytes = 0
         self._processes: list[subprocess.Popen[bytes]] = []
 
     def app(self) -> Redrive:
@@ -52,13 +55,17 @@ class Fleet:
 
     def lines(self, **wanted: Any) -> list[dict[str, Any]]:
         """Journal lines with these fields; Ellipsis: any value."""
-        try:
-            text = self.journal.read_text()
-        except FileNotFoundError:
-            return []
-        found = [json.loads(line) for line in text.splitlines()]
+        if self.journal.exists():
+            with self.journal.open("rb") as file:
+                file.seek(self._read_bytes)
+                new = file.read()
+            whole = new[: new.rfind(b"\n") + 1]
+            self._read_bytes += len(whole)
+            self._read += [json.loads(line) for line in whole.splitlines()]
         return [
-            line for line in found if all(name in line and want in (..., line[name]) for name, want in wanted.items())
+            line
+            for line in self._read
+            if all(name in line and want in (..., line[name]) for name, want in wanted.items())
         ]
 
     def until(self, condition: Callable[[], Any], *, what: str) -> None:
