@@ -6,10 +6,10 @@
 - A watch thread for other processes' commits (`waiting.py`).
 
 The journal is a write-ahead log. With durability "full" every commit is on the disk before it is answered
-(`log_sync.py`): what was accepted survives a power cut. With "normal" it survives every crash of the process, but a power cut or a crash of
-the operating system can lose the last commits (the file stays consistent): messages answered as accepted may be
-gone, and messages already processed may run again. Leases and their renewals are never fsynced on their own: after
-a power cut there is no worker left that could hold them.
+(`log_sync.py`): what was accepted survives a power cut. With "normal" it survives every crash of the process, but a
+power cut or a crash of the operating system can lose the last commits (the file stays consistent): messages answered
+as accepted may be gone, and messages already processed may run again. Leases and their renewals are never fsynced on
+their own: after a power cut there is no worker left that could hold them.
 
 The log is copied back into the file beside the commits (`checkpoint.py`), and space a backlog left behind is given
 back where records are pruned (`space.py`).
