@@ -118,8 +118,8 @@ def _text(result: dict[str, Any]) -> str:
 
 _LEGEND: Final = (
     "Messages of 400 bytes of JSON. Rates are medians of the rounds, ratios medians of the ratios within each round.\n"
-    "synchronous: what SQLite was told; full means that a commit is on the disk before it returns. redrive has\n"
-    "idempotency, leases, a retry policy and events on; the others offer none of these."
+    "synchronous: what SQLite was told (redrive: its durability); full means that a commit is on the disk before its\n"
+    "caller hears of it. redrive has idempotency, leases, a retry policy and events on; the others offer none of these."
 )
 
 

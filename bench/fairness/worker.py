@@ -1,4 +1,5 @@
-"""One worker process: python -m bench.fairness.worker URL FAIR HANDLER_MS CONCURRENCY RATE OUT. Ends on SIGTERM.
+"""One worker process: python -m bench.fairness.worker URL FAIR HANDLER_MS CONCURRENCY RATE OUT. Ends on SIGTERM, and
+at once where its stdin does: whoever started it is gone then.
 
 OUT gets one line for each message: tenant, when it was published, when its handler began (ms of the wall clock, which
 all processes of one machine share); and at the end the processor time since it began to consume.
@@ -9,7 +10,9 @@ from __future__ import annotations
 import asyncio
 import json
 import os
+import signal
 import sys
+import threading
 import time
 from pathlib import Path
 from typing import Final
@@ -21,6 +24,7 @@ QUEUE: Final = "bench"
 
 def main() -> int:
     """Work until told to stop, then write what was seen."""
+    threading.Thread(target=_end_with_parent, daemon=True).start()
     url, fair, handler_ms, concurrency, rate, out = sys.argv[1:]
     app = Redrive("bench", broker=url, settings={"log_level": "error"})
     seen: list[tuple[str, float, float]] = []
@@ -49,6 +53,12 @@ def main() -> int:
     code = app.worker(owns_process=True).main()
     Path(out).write_text(json.dumps({"seen": seen, "cpu_s": _cpu_s() - began[0]}))
     return code
+
+
+def _end_with_parent() -> None:
+    while os.read(sys.stdin.fileno(), 1):
+        pass
+    os.kill(os.getpid(), signal.SIGKILL)
 
 
 def _cpu_s() -> float:

@@ -6,6 +6,8 @@ Every child prints "ready" once the file is open.
 from __future__ import annotations
 
 import asyncio
+import os
+import signal
 import sys
 import time
 from collections.abc import Awaitable, Callable
@@ -18,7 +20,7 @@ from redrive.core.ports import ClaimEnd, End, Forward, Outgoing
 from redrive.core.redrive import JobState
 from redrive.core.settlement import ACK, Reason, Retry
 from redrive.runtime.clock import SystemClock
-from redrive.sqlite import SqliteFile, SqliteLedger
+from redrive.sqlite import SqliteFile, SqliteLedger, log_sync
 from redrive.stores.sqlite import SqliteClaimStore, SqliteJobStore, SqliteLetterStore
 
 QUEUE = "orders"
@@ -54,6 +56,33 @@ async def publish(ledger: SqliteLedger, count: str, batch: str) -> None:
             [Outgoing(queue=QUEUE, message=Message(id=f"m-{n}", key=f"m-{n}", body=b"{}")) for n in numbers]
         )
         say(start + int(batch))
+
+
+def die_instead_of_sync(count: str) -> None:
+    """The disk takes so many commits; before the next one is on it this process is gone."""
+    left = iter(range(int(count)))
+    real = log_sync._SYNC
+
+    def sync(handle: int) -> None:
+        if next(left, None) is None:
+            os.kill(os.getpid(), signal.SIGKILL)
+        real(handle)
+
+    log_sync._SYNC = sync  # type: ignore[misc]
+
+
+async def publish_unsynced(ledger: SqliteLedger, count: str) -> None:
+    """As `publish`, one by one; killed between a commit and its sync."""
+    die_instead_of_sync(count)
+    await publish(ledger, "1000000", "1")
+
+
+async def end_unsynced(ledger: SqliteLedger) -> None:
+    """Take one message, end it, and be killed between that commit and its sync."""
+    taken = await ledger.take(QUEUE, limit=1, lease_ms=60_000, worker="child", wait_ms=0, claims=True)
+    say(len(taken))
+    die_instead_of_sync("0")
+    await ledger.commit([End(taken=each, settlement=ACK) for each in taken])
 
 
 async def publish_on_command(ledger: SqliteLedger) -> None:
@@ -119,6 +148,8 @@ async def redrive(ledger: SqliteLedger, lease_ms: str) -> None:
 WHAT: dict[str, Callable[..., Awaitable[None]]] = {
     "work": work,
     "publish": publish,
+    "publish_unsynced": publish_unsynced,
+    "end_unsynced": end_unsynced,
     "publish_on_command": publish_on_command,
     "claim": claim,
     "hold": hold,

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
 import sqlite3
 import subprocess
 import sys
+import threading
 from collections.abc import Sequence
 from contextlib import closing
 from pathlib import Path
@@ -13,6 +15,7 @@ from typing import Any
 from redrive.core.ports import End, Outgoing, Taken
 from redrive.core.settlement import ACK, Reason, Settlement
 from redrive.sqlite import SqliteFile, SqliteLedger
+from redrive.sqlite.writer import Tx
 from redrive.testing.samples import QUEUE, message
 
 WHY = Reason(code="TEST", text="the test asked for it")
@@ -43,6 +46,19 @@ def rows(path: Path, statement: str, *values: Any) -> list[Any]:
     """What another program sees in the file."""
     with closing(sqlite3.connect(path)) as connection:
         return connection.execute(statement, values).fetchall()
+
+
+async def blocked(file: SqliteFile) -> tuple[asyncio.Task[bool], threading.Event]:
+    """The writer is busy with a call, which ends when the event is set."""
+    is_busy, may_go = threading.Event(), threading.Event()
+
+    def wait(_: Tx) -> bool:
+        is_busy.set()
+        return may_go.wait(PATIENCE_S)
+
+    blocking = asyncio.create_task(file.write(wait, is_synced=False))
+    assert await asyncio.to_thread(is_busy.wait, PATIENCE_S)
+    return blocking, may_go
 
 
 async def execute(file: SqliteFile, statement: str) -> None:

@@ -15,7 +15,7 @@ from redrive.core.ports import End
 from redrive.core.settlement import ACK
 from redrive.errors import BrokerUnavailableError, ConfigurationError, SchemaTooNewError, StorageCorruptError
 from redrive.runtime.clock import SystemClock
-from redrive.sqlite import Durability, SqliteFile, SqliteLedger, check, connect, failures
+from redrive.sqlite import SqliteFile, SqliteLedger, check, connect, failures
 from tests.sqlite.steps import end_all, execute, many, rows, run, take
 
 OVERWRITTEN_FROM = 8_192
@@ -205,21 +205,3 @@ async def test_a_file_deleted_or_replaced_under_us_accepts_nothing_more(
 
     moved.rename(path)
     assert [True] == await end_all(ledger, taken)
-
-
-@pytest.mark.parametrize(("durability", "synchronous"), [("full", 2), ("normal", 1)])
-async def test_what_is_accepted_is_fsynced_unless_told_otherwise(
-    path: Path, durability: Durability, synchronous: int
-) -> None:
-    file = SqliteFile(path, clock=SystemClock(), durability=durability)
-    await file.open()
-    ledger = SqliteLedger(file)
-
-    async def during(is_synced: bool) -> int:
-        return int(await file.write(lambda tx: tx.execute("PRAGMA synchronous").fetchone()[0], is_synced=is_synced))
-
-    await ledger.publish(many(1))
-    assert (synchronous, 1) == (await during(True), await during(False))
-    # An fsync asked for by one call of a group is an fsync for the group.
-    assert [synchronous] * 2 == list(await asyncio.gather(during(False), during(True)))
-    await file.close()

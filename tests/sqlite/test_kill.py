@@ -12,7 +12,7 @@ from redrive.runtime.clock import SystemClock
 from redrive.sqlite import SqliteFile, SqliteLedger, check
 from redrive.stores.sqlite import SqliteJobStore, SqliteLetterStore
 from redrive.testing.samples import job, letter
-from tests.sqlite.steps import end_child, many, read_line, rows, run, start_child
+from tests.sqlite.steps import end_all, end_child, many, read_line, rows, run, start_child, take
 
 MESSAGES = 400
 KILLS = 8
@@ -76,6 +76,35 @@ def test_a_publisher_killed_at_any_moment_keeps_what_was_answered(path: Path, ba
         assert answered <= stored
         assert 0 == stored % batch
         assert () == check(path).problems
+
+
+def test_a_publisher_killed_between_commit_and_disk_leaves_a_message_that_nobody_was_promised(path: Path) -> None:
+    child = start_child(path, "publish_unsynced", "3")
+
+    said = [read_line(child) for _ in range(4)]
+    child.wait(LIMIT_S)
+    end_child(child)
+
+    assert ["ready", "1", "2", "3"] == said
+    assert [(f"m-{n}",) for n in range(4)] == rows(path, "SELECT message_id FROM redrive_message ORDER BY seq")
+    assert () == check(path).problems
+
+
+async def test_a_worker_killed_between_commit_and_disk_has_ended_its_message(
+    path: Path, live_ledger: SqliteLedger
+) -> None:
+    await live_ledger.publish(many(2))
+    child = start_child(path, "end_unsynced")
+    assert ["ready", "1"] == [read_line(child), read_line(child)]
+    child.wait(LIMIT_S)
+    end_child(child)
+
+    left = await take(live_ledger, limit=2)
+
+    assert ["m-1"] == [each.received.message.id for each in left]
+    assert [(2,), (1,)] == rows(path, "SELECT state FROM redrive_claim ORDER BY id")
+    assert [True] == await end_all(live_ledger, left)
+    assert () == check(path).problems
 
 
 def count(path: Path) -> int:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 import sqlite3
 from collections import Counter
 from collections.abc import AsyncIterator, Mapping
@@ -55,6 +56,22 @@ async def test_the_order_is_one_for_all_processes(tmp_path: Path) -> None:
     assert 180 == len(order)
     for start in range(0, 180, 3):
         assert {"a", "b", "c"} == set(order[start : start + 3])
+
+
+@pytest.mark.parametrize("fair", [Fair(), Fair(batch=2, weights={"a": 8, "c": 0.5})])
+async def test_takes_of_one_come_in_the_order_of_larger_ones(tmp_path: Path, fair: Fair) -> None:
+    clock, chance = FakeClock(), random.Random(4)
+    tenants = [chance.choice("aaaaabbcd") for _ in range(150)]
+    orders = []
+    for limit in (1, 7, 150):
+        async with opened(tmp_path / f"{limit}.db", clock, fair={QUEUE: fair}) as broker:
+            await broker.publish([outgoing(f"{place}", tenant=tenant) for place, tenant in enumerate(tenants)])
+            taken = [await take(broker, limit) for _ in range(0, 150 + limit, limit)]
+            orders.append([tenant for each in taken for tenant in each])
+            assert not any(each.waiting for each in await broker.standings(QUEUE, limit=9))
+
+    assert 150 == len(orders[0])
+    assert orders[0] == orders[1] == orders[2]
 
 
 async def test_a_rate_holds_for_all_processes_together(tmp_path: Path) -> None:

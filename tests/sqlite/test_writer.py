@@ -17,7 +17,7 @@ from redrive.errors import InvalidMessageError
 from redrive.sqlite import SqliteFile, SqliteLedger
 from redrive.sqlite.turn import Turn
 from redrive.sqlite.writer import Tx
-from tests.sqlite.steps import PATIENCE_S, WHY, end_all, execute, many, rows, take
+from tests.sqlite.steps import PATIENCE_S, WHY, blocked, end_all, execute, many, rows, take
 
 TURNS = 200
 
@@ -28,19 +28,6 @@ def add(number: int) -> Callable[[Tx], int]:
         return number
 
     return operation
-
-
-async def blocked(file: SqliteFile) -> tuple[asyncio.Task[bool], threading.Event]:
-    """The writer is busy with a call, which ends when the event is set."""
-    is_busy, may_go = threading.Event(), threading.Event()
-
-    def wait(_: Tx) -> bool:
-        is_busy.set()
-        return may_go.wait(PATIENCE_S)
-
-    blocking = asyncio.create_task(file.write(wait))
-    assert await asyncio.to_thread(is_busy.wait, PATIENCE_S)
-    return blocking, may_go
 
 
 async def with_numbers(file: SqliteFile) -> None:
@@ -126,7 +113,7 @@ async def test_a_receiver_cancelled_with_its_answer_in_hand_loses_no_message(
     blocking, may_go = await blocked(file)  # so that the next two calls share a group
 
     async def cancel_after_answer() -> None:
-        await file.write(lambda _: None)
+        await file.write(lambda _: None, is_synced=False)
         receiver.cancel()
 
     canceller = asyncio.create_task(cancel_after_answer())

@@ -5,11 +5,11 @@
 - Further writing connections for handlers' transactions (`transaction.py`), queueing for the same turn.
 - A watch thread for other processes' commits (`waiting.py`).
 
-The journal is a write-ahead log. With durability "full" every commit is fsynced before it is answered: what was
-accepted survives a power cut. With "normal" it survives every crash of the process, but a power cut or a crash of
-the operating system can lose the last commits (the file stays consistent): messages answered as accepted may be
-gone, and messages already processed may run again. Leases and their renewals are never fsynced on their own: after
-a power cut there is no worker left that could hold them.
+The journal is a write-ahead log. With durability "full" every commit is on the disk before it is answered
+(`log_sync.py`): what was accepted survives a power cut. With "normal" it survives every crash of the process, but a
+power cut or a crash of the operating system can lose the last commits (the file stays consistent): messages answered
+as accepted may be gone, and messages already processed may run again. Leases and their renewals are never fsynced on
+their own: after a power cut there is no worker left that could hold them.
 
 The log is copied back into the file beside the commits (`checkpoint.py`), and space a backlog left behind is given
 back where records are pruned (`space.py`).
@@ -45,6 +45,7 @@ from redrive.sqlite.connect import (
     tune,
 )
 from redrive.sqlite.failures import is_locked, mapped
+from redrive.sqlite.log_sync import LogSync
 from redrive.sqlite.schema import is_current, migrate, migrations
 from redrive.sqlite.turn import Turn
 from redrive.sqlite.waiting import Watch
@@ -151,6 +152,8 @@ class Live:
     def __init__(self, file: SqliteFile) -> None:
         self._file = file
         connection = _prepare(file)
+        connection.execute("PRAGMA synchronous = NORMAL")
+        self._log = LogSync(file.path)
         self._identity = _identity(file.path)
         self.turn = file.turn
         self._spare_readers: queues.SimpleQueue[sqlite3.Connection] = queues.SimpleQueue()
@@ -167,7 +170,7 @@ class Live:
             clock=file.clock,
             turn=file.turn,
             lock_timeout_ms=file.lock_timeout_ms,
-            is_full=file.durability == "full",
+            sync=self._log.sync if file.durability == "full" else None,
             check_file=self.check_file,
             on_commit=self.watch.wake,
             tend=self.checkpoints.tend,
@@ -226,6 +229,7 @@ class Live:
         self.watch.stop()
         self.checkpoints.stop()
         self.writer.stop()
+        self._log.close()
         self.readers.shutdown(wait=True, cancel_futures=True)
         while not self._spare_readers.empty():
             self._spare_readers.get().close()

@@ -157,12 +157,19 @@ def look(tx: Tx, queue: str, *, limit: int, with_claims: bool) -> Head:
         statement = sql.SELECT_READY_AND_CLAIMS if with_claims else sql.SELECT_READY
         head = Head(queue, queue_id, tx.execute(statement, (queue_id, limit)).fetchall())
     else:
-        seqs = numbers(turns.choose(tx, queue_id, fair, limit=limit))
-        statement = sql.SELECT_TURNS_AND_CLAIMS if with_claims else sql.SELECT_TURNS
-        head = Head(queue, queue_id, tx.execute(statement, (seqs, queue_id)).fetchall(), is_fair=True)
+        seqs = turns.choose(tx, queue_id, fair, limit=limit)
+        head = Head(queue, queue_id, _turns_of(tx, queue_id, seqs, with_claims=with_claims), is_fair=True)
     if window is not None and head.rows:
         windows.write(tx, queue_id, window, count=len(head.rows))
     return head
+
+
+def _turns_of(tx: Tx, queue_id: int, seqs: list[int], *, with_claims: bool) -> list[tuple[Any, ...]]:
+    if len(seqs) == 1:
+        statement = sql.SELECT_ONE_TURN_AND_CLAIMS if with_claims else sql.SELECT_ONE_TURN
+        return tx.execute(statement, (seqs[0], queue_id)).fetchall()
+    statement = sql.SELECT_TURNS_AND_CLAIMS if with_claims else sql.SELECT_TURNS
+    return tx.execute(statement, (numbers(seqs), queue_id)).fetchall() if seqs else []
 
 
 def _rescue(tx: Tx, queue_id: int, *, limit: int, is_fair: bool) -> None:

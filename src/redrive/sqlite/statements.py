@@ -80,14 +80,18 @@ _TAKE_CLAIMS: Final = " LEFT JOIN redrive_claim c ON c.queue_id = r.queue_id AND
 SELECT_READY: Final = f"{_TAKE_COLUMNS}{_TAKE_FROM}{_TAKE_ORDER}"
 SELECT_READY_AND_CLAIMS: Final = f"{_TAKE_COLUMNS}{_CLAIM_COLUMNS}{_TAKE_FROM}{_TAKE_CLAIMS}{_TAKE_ORDER}"
 """(queue_id, limit): the next messages in order, with their bodies and what is known of their keys."""
-_TURN_FROM: Final = (
-    " FROM json_each(?) j CROSS JOIN redrive_turn_ready p ON p.seq = j.value CROSS JOIN redrive_ready r "
-    "ON r.queue_id = ? AND r.priority = p.priority AND r.due_at = p.due_at AND r.seq = p.seq "
-    "CROSS JOIN redrive_message m ON m.seq = r.seq LEFT JOIN redrive_rewritten w ON w.seq = r.seq"
+_TURN_READY: Final = (
+    " CROSS JOIN redrive_ready r ON r.queue_id = ? AND r.priority = p.priority AND r.due_at = p.due_at "
+    "AND r.seq = p.seq CROSS JOIN redrive_message m ON m.seq = r.seq LEFT JOIN redrive_rewritten w ON w.seq = r.seq"
 )
+_TURN_FROM: Final = f" FROM json_each(?) j CROSS JOIN redrive_turn_ready p ON p.seq = j.value{_TURN_READY}"
+_ONE_TURN_FROM: Final = f" FROM (SELECT * FROM redrive_turn_ready WHERE seq = ?) p{_TURN_READY}"  # noqa: S608 - constants
 SELECT_TURNS: Final = f"{_TAKE_COLUMNS}{_TURN_FROM}"
 SELECT_TURNS_AND_CLAIMS: Final = f"{_TAKE_COLUMNS}{_CLAIM_COLUMNS}{_TURN_FROM}{_TAKE_CLAIMS}"
 """([seq, …], queue_id): these messages of a fair queue, in this order, in the same columns."""
+SELECT_ONE_TURN: Final = f"{_TAKE_COLUMNS}{_ONE_TURN_FROM}"
+SELECT_ONE_TURN_AND_CLAIMS: Final = f"{_TAKE_COLUMNS}{_CLAIM_COLUMNS}{_ONE_TURN_FROM}{_TAKE_CLAIMS}"
+"""(seq, queue_id): one of them."""
 INSERT_LEASED: Final = (
     "INSERT INTO redrive_leased (queue_id, started_at, lease_until, worker, seq, priority, due_at, starts, token, "
     "entries, attempt, claim_id)"

@@ -1,13 +1,15 @@
 """The writer: one thread that executes everything waiting as one transaction (group commit).
 
-Authoritative is the file; a call is answered only after COMMIT returned. While one commit waits for the disk, new
-calls queue up and share the next one: so the cost of an fsync is divided by the number of waiting calls, and a call
-alone waits for nothing but its own.
+Authoritative is the file; a call is answered only after COMMIT returned, and where it is to be durable only after the
+log was synced (`log_sync.py`): by then the write lock is free again for other processes. While the thread waits for
+the disk, new calls queue up and share the next transaction: so the cost of an fsync is divided by the number of waiting
+calls, and a call alone waits for nothing but its own. Calls that need not be durable (takes) do not wait for the disk.
 
 Failures:
 - One operation of a group raises: the whole group is rolled back and each operation runs again in a transaction of
   its own. Operations are functions of the transaction and change nothing outside it, so running one twice is safe.
 - BEGIN cannot get the lock in time, or COMMIT fails: every call of the group gets that error, nothing is written.
+- The disk does not take it: those who wait for it get that error; what was committed is seen by everyone all the same.
 - The process is killed: SQLite rolls back what had not committed; whoever waited is dead too.
 - Calls of one group that do the same step with a batch each (publish, commit) are one call of that step: a hundred
   requests that publish one message each cost four statements, not four hundred.
@@ -99,7 +101,7 @@ class Writer:
         clock: Clock,
         turn: Turn,
         lock_timeout_ms: int,
-        is_full: bool,
+        sync: Callable[[], None] | None,
         check_file: Callable[[], None],
         on_commit: Callable[[set[str]], None],
         tend: Callable[[sqlite3.Connection, bool], None],
@@ -110,8 +112,7 @@ class Writer:
         self._clock = clock
         self._turn = turn
         self._lock_timeout_ms = lock_timeout_ms
-        self._is_full = is_full
-        self._is_synced: bool | None = None
+        self._sync = sync
         self._check_file = check_file
         self._on_commit = on_commit
         self._tend = tend
@@ -137,7 +138,9 @@ class Writer:
     async def call(
         self, operation: Callable[[Tx], T], *, is_synced: bool = True, undo: Callable[[T], None] | None = None
     ) -> T:
-        """The operation's result, once it is committed. `undo` gets it where the caller was cancelled meanwhile."""
+        """The operation's result, once it is committed, and with `is_synced` durable. `undo` gets it where the caller
+        was cancelled meanwhile.
+        """
         loop = asyncio.get_running_loop()
         future: asyncio.Future[T] = loop.create_future()
         self._submit(_Call(operation, None, is_synced, future, loop, undo))
@@ -178,7 +181,10 @@ class Writer:
     def _run(self) -> None:
         while group := self._next_group():
             self._carry_out(group)
-            self._answer(group)
+            waiting = self._answer_all_but_synced(group)
+            if waiting:
+                self._make_durable(waiting)
+                self._answer(waiting)
             is_pruned, self._is_pruned = self._is_pruned, False
             self._tend(self._connection, is_pruned)
 
@@ -213,7 +219,6 @@ class Writer:
             raise turn_not_given(self._path, self._lock_timeout_ms)
         try:
             self._check_file()
-            self._set_sync(is_synced=any(call.is_synced for call in group))
             begin(self._connection, path=self._path, wait_ms=self._lock_timeout_ms)
             tx = self._make_tx(self._connection, self._clock.now())
             try:
@@ -229,12 +234,22 @@ class Writer:
         if tx.woken:
             self._on_commit(tx.woken)
 
-    def _set_sync(self, *, is_synced: bool) -> None:
-        # In WAL mode FULL means one fsync per commit and NORMAL none; a later FULL commit covers all before it.
-        wanted = is_synced and self._is_full
-        if wanted is not self._is_synced:
-            self._connection.execute("PRAGMA synchronous = FULL" if wanted else "PRAGMA synchronous = NORMAL")
-            self._is_synced = wanted
+    def _answer_all_but_synced(self, group: list[_Call]) -> list[_Call]:
+        """Those that are left wait for the disk."""
+        waiting: list[_Call] = []
+        done: list[_Call] = []
+        for call in group:
+            (waiting if call.is_synced and call.error is None and self._sync is not None else done).append(call)
+        self._answer(done)
+        return waiting
+
+    def _make_durable(self, waiting: list[_Call]) -> None:
+        assert self._sync is not None
+        try:
+            self._sync()
+        except Exception as error:  # noqa: BLE001 - whatever it is, it is the answer to the calls
+            for call in waiting:
+                call.error = error
 
     def _answer(self, group: list[_Call]) -> None:
         by_loop: dict[asyncio.AbstractEventLoop, list[_Call]] = {}
