@@ -26,7 +26,8 @@ local rcall = redis.call
 local prefix = ARGV[1]
 local now = serverNow()
 local skew = now - tonumber(ARGV[3])
-local target = targetOf(KEYS[9], KEYS[1], KEYS[8])
+local meta = settings(KEYS[9])
+local target = targetFor(meta[1], meta[5], KEYS[1], KEYS[8])
 local isFair = ARGV[4] and ARGV[4] ~= ""
 local turns
 

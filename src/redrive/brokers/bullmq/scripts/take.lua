@@ -20,7 +20,8 @@
            is paused or full, {id, fields}, {id, fields}, ...}.
 ]]
 local keys = { unpack(KEYS, 1, 11) }
-keys[1] = targetOf(KEYS[9], KEYS[1], KEYS[8])
+local meta = settings(KEYS[9])
+keys[1] = targetFor(meta[1], meta[5], KEYS[1], KEYS[8])
 local now = serverNow()
 local taken = { now, 0, 0, 0 }
 local size = 0
@@ -59,7 +60,7 @@ if tonumber(ARGV[5]) > 0 then
   limit = math.min(limit, window.rate[1] - window.sum)
 end
 local options = ARGV[3]
-if window and redis.call("HEXISTS", KEYS[9], "max") == 0 then
+if window and not meta[3] then
   local given = cmsgpack.unpack(options)
   given["limiter"] = { max = window.rate[1], duration = window.rate[2] * (window.rate[3] - 1) }
   options = cmsgpack.pack(given)
@@ -77,6 +78,7 @@ if turns then
   end
   -- All that can run has a place. What is left there is looked at by the next take, and not by BullMQ's script.
   keys[1], keys[7] = turns.none, turns.none
+  known[turns.none] = {}
 end
 
 -- What BullMQ's script answers where nothing can be started.
