@@ -23,6 +23,8 @@ local keys = { unpack(KEYS, 1, 11) }
 local meta = settings(KEYS[9])
 keys[1] = targetFor(meta[1], meta[5], KEYS[1], KEYS[8])
 local now = serverNow()
+-- As BullMQ's scripts get it: a number would be turned into text for each job.
+local stamp = string.format("%.0f", now)
 local taken = { now, 0, 0, 0 }
 local size = 0
 local limit = tonumber(ARGV[2])
@@ -108,7 +110,7 @@ local function startNext(start)
   if limits and start then
     limits.bringForward(start)
   end
-  local moved = guarded(moveToActive, keys, { ARGV[1], now, options })
+  local moved = guarded(moveToActive, keys, { ARGV[1], stamp, options })
   if moved["err"] or type(moved[1]) ~= "table" then
     if limits and start then
       limits.bringBack(start)
