@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import json
+import re
 from typing import Any
 
 import pytest
 
 from redrive.brokers.bullmq.broker import BullBroker
+from redrive.brokers.bullmq.hoisting import as_function
+from redrive.brokers.bullmq.scripts import load
 from redrive.core import settlement
 from redrive.core.ports import Received, Settle
 from redrive.core.settlement import Reason
@@ -234,3 +237,55 @@ async def test_a_job_that_bullmq_wants_failed_for_its_stalls_is_run_and_counted(
 
     assert (3, True) == (received.starts, received.redelivered)
     assert "defa" not in fields(redis, "m-1")
+
+
+# ------------------------------------------------------------------------------------ BullMQ's scripts in a batch
+
+
+async def test_a_batch_does_once_what_is_alike_for_each_of_its_jobs(redis: Redis, broker: BullBroker) -> None:
+    await broker.publish([outgoing(f"m-{number}") for number in range(10)])
+    redis.ask("CONFIG", "RESETSTAT")
+
+    received = await take(broker)
+    await broker.settle([Settle(lease=each.lease, settlement=settlement.Ack()) for each in received])
+
+    calls = dict(re.findall(r"cmdstat_(\w+):calls=(\d+)", redis.ask("INFO", "commandstats").decode()))
+    # Each job's start and end, and that all are done.
+    assert ("10", "21") == (calls["rpoplpush"], calls["xadd"])
+    # Once each; and what the fleet does meanwhile.
+    assert max(int(calls[name]) for name in ("zadd", "zrangebyscore", "xtrim", "hmget")) < 14
+    assert int(calls["xtrim"]) < 5
+    assert int(calls["zadd"]) < 5
+
+
+SCRIPT = """--[[ What it does. ]]
+local rcall = redis.call
+local key = KEYS[1]
+local function doubled(number)
+  return number * 2
+end
+local function kept(
+  number)
+  return rcall("SET", key, doubled(number))
+end
+kept(ARGV[1])
+local found = rcall("GET", key)
+return tonumber(found)
+"""
+
+
+def test_a_script_of_the_package_is_a_function_whose_helpers_are_made_once(redis: Redis) -> None:
+    made = as_function("script", SCRIPT)
+
+    answer = redis.ask("EVAL", f'{made} return {{ script({{"a"}}, {{3}}), script({{"b"}}, {{4}}) }}', 0)
+
+    assert [6, 8] == answer
+    # The second names a local of the script, so it is made for each call.
+    assert made.index("function doubled") < made.index("made_script = function") < made.index("function kept")
+
+
+def test_no_helper_of_the_package_is_left_behind_on_the_hot_path() -> None:
+    texts = load()
+    for text, name in ((texts.take.text, "moveToActive"), (texts.settle.text, "moveToFinished")):
+        body = text.partition(f"made_{name} = function")[2].partition(f"return made_{name}(")[0]
+        assert "function" not in body

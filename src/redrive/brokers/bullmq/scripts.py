@@ -1,8 +1,9 @@
 """BullMQ's scripts, from the installed package, and redrive's own around them.
 
-What moves a job is BullMQ's Lua as it is: the text of a script becomes a function of (KEYS, ARGV), and ours calls it
-for each job of a batch. So a batch is one round trip, and what is written is what Node writes. Ours (`scripts/*.lua`)
-say in their heads what they take and return; those that call nothing of the package say why it has no such script.
+What moves a job is BullMQ's Lua as it is: the text of a script becomes a function of (KEYS, ARGV), see `hoisting`, and
+ours calls it for each job of a batch. So a batch is one round trip, and what is written is what Node writes. Ours
+(`scripts/*.lua`) say in their heads what they take and return; those that call nothing of the package say why it has no
+such script.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ from importlib import metadata
 from pathlib import Path
 from typing import Final
 
+from redrive.brokers.bullmq.hoisting import as_function
 from redrive.errors import ConfigurationError
 from redrive.redis.scripts import Script
 
@@ -82,7 +84,7 @@ def _package_folder() -> Path:
 
 def _joined(name: str, folder: Path) -> str:
     before = [_ours(each) for each in _BEFORE.get(name, ("common", "turns"))]
-    functions = [_function(f"{used}(KEYS, ARGV)", _of_package(folder, used)) for used in _USES[name]]
+    functions = [as_function(used, _of_package(folder, used)) for used in _USES[name]]
     if name == "take":
         functions.append(_function(_LIMITS, _ours("limits")))
     return "\n".join((*before, *functions, _ours(name)))

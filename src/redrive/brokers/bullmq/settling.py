@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import lru_cache
 from typing import Any, Final
 
 from redrive.brokers.bullmq import jobs
@@ -10,6 +11,7 @@ from redrive.brokers.bullmq.jobs import Kept, keepable
 from redrive.core import settlement
 from redrive.core.ports import Lease, Settle
 from redrive.core.units import UnixMs
+from redrive.redis.scripts import packed
 
 HANDED_BACK: Final = frozenset({"ABANDONED", "CLAIM_UNAVAILABLE", "SHUTDOWN", "SUSPECT_WAITS"})
 """Reasons of a requeue that have nothing to do with the message."""
@@ -52,21 +54,23 @@ def _key(lease: Lease) -> tuple[str, int]:
 def end_of(settle: Settle, token: str, *, now: UnixMs) -> list[Any]:
     """One element of ARGV[2] of `settle.lua`. `token`: the lock's."""
     kept: Kept = settle.lease.ref
-    entries = [jobs.entry_json(entry) for entry in (settle.lost, settle.entry) if entry is not None]
+    # An empty list costs the script a table; an empty text does not.
+    entries = [jobs.entry_json(entry) for entry in (settle.lost, settle.entry) if entry is not None] or ""
     match settle.settlement:
         case settlement.Ack():
-            return ["completed", kept.id, token, 0, "null", [], [], _ending(kept, is_failed=False), []]
+            return ["completed", kept.id, token, 0, "null", "", "", _ending(kept, token, is_failed=False), ""]
         case settlement.DeadLetter(reason=reason):
-            ending = _ending(kept, is_failed=True)
-            fields = _stack(settle) if ending["keepJobs"].get("count") != 0 else []
-            return ["failed", kept.id, token, 0, keepable(reason.text), entries, fields, ending, []]
+            _, keep = jobs.ending_of(kept.options, is_failed=True)
+            fields = _stack(settle) if dict(keep).get("count") != 0 else []
+            ending = _ending(kept, token, is_failed=True)
+            return ["failed", kept.id, token, 0, keepable(reason.text), entries, fields or "", ending, ""]
         case settlement.Retry(due_at=due_at, reason=reason, body=body):
             fields = ["failedReason", keepable(reason.text), *_stack(settle)]
-            data = [] if body is None else list(jobs.stored_body(body))
-            return ["retry", kept.id, token, due_at, "", entries, fields, {}, data]
+            data = "" if body is None else list(jobs.stored_body(body))
+            return ["retry", kept.id, token, due_at, "", entries, fields, "", data]
         case settlement.Requeue(due_at=due_at):
             what = "back" if goes_back(settle, now) else "requeue"
-            return [what, kept.id, token, due_at, "", entries, [], {}, []]
+            return [what, kept.id, token, due_at, "", entries, "", "", ""]
 
 
 def goes_back(settle: Settle, now: UnixMs) -> bool:
@@ -89,9 +93,15 @@ def body_bytes(settle: Settle) -> int:
     return len(end.body) if isinstance(end, settlement.Retry) and end.body is not None else 0
 
 
-def _ending(kept: Kept, *, is_failed: bool) -> dict[str, Any]:
+def _ending(kept: Kept, token: str, *, is_failed: bool) -> bytes:
     attempts, keep = jobs.ending_of(kept.options, is_failed=is_failed)
-    return {"attempts": attempts, "keepJobs": dict(keep), "maxMetricsSize": ""}
+    return _options(token, attempts, keep)
+
+
+@lru_cache(maxsize=1_024)
+def _options(token: str, attempts: int, keep: tuple[tuple[str, int], ...]) -> bytes:
+    """Of moveToFinished. What was handed out together has one token, so they are alike for most of a batch."""
+    return packed({"token": token, "attempts": attempts, "keepJobs": dict(keep), "maxMetricsSize": ""})
 
 
 def _stack(settle: Settle) -> list[str]:

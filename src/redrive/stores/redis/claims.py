@@ -149,7 +149,9 @@ class RedisClaimStore:
         """See `ClaimStore.finish`."""
 
         async def finish(queue: str, part: Sequence[ClaimEnd]) -> list[bool]:
-            ends = [(end.ref.key, end.ref.token, _CODES[end.state], end.expires_at or 0) for end in part]
+            ends: list[Any] = []
+            for end in part:
+                ends += (end.ref.key, end.ref.token, _CODES[end.state], end.expires_at or 0)
             return [answer == 1 for answer in await self._run("finish", queue, packed(ends))]
 
         return await self._by_queue(batch, lambda end: end.ref.queue, finish)

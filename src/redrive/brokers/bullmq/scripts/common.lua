@@ -8,17 +8,51 @@ local function serverNow()
   return tonumber(time[1]) * 1000 + math.floor(tonumber(time[2]) / 1000)
 end
 
+-- What holds until the end of this call, by key: see `once`.
+local known = {}
+
+-- For what BullMQ's scripts ask, or do, with each job of a batch alike (see `hoisting.py`): `redis.call`, once a call.
+-- So it is with the queue's settings, once `settings` has read them; with an answer that nothing has fallen due; with
+-- the marker, and the trimming of the events.
+local function once(command, key, first, ...)
+  local answer = known[key]
+  if command == "HMGET" and answer then
+    return answer
+  elseif command == "HGET" and answer and answer[6] and first == "opts.maxLenEvents" then
+    return answer[6]
+  elseif command == "XTRIM" or (command == "ZADD" and first == 0) then
+    known[key] = answer or redis.call(command, key, first, ...)
+    return known[key]
+  elseif command == "ZRANGEBYSCORE" then
+    answer = answer or redis.call(command, key, first, ...)
+    known[key] = #answer == 0 and answer or nil
+    return answer
+  end
+  return redis.call(command, key, first, ...)
+end
+
+-- The settings of a queue: paused, concurrency, max, duration (as BullMQ's scripts ask for them), version.
+local function settings(metaKey)
+  local meta = redis.call("HMGET", metaKey, "paused", "concurrency", "max", "duration", "version", "opts.maxLenEvents")
+  known[metaKey] = meta
+  return meta
+end
+
 -- Where a job that can run now is put. BullMQ 5 renames "wait" to "paused" while a queue is paused, and renames it back
 -- over whatever "wait" holds by then; BullMQ 6 leaves the jobs where they are, and takes in what "paused" holds.
-local function targetOf(metaKey, waitKey, pausedKey)
-  local meta = redis.call("HMGET", metaKey, "paused", "version")
-  if meta[1] then
-    local isOld = type(meta[2]) == "string" and string.match(meta[2], "^bullmq:[1-5]%.")
+local function targetFor(isPaused, version, waitKey, pausedKey)
+  if isPaused then
+    local isOld = type(version) == "string" and string.match(version, "^bullmq:[1-5]%.")
     if isOld or redis.call("EXISTS", pausedKey) == 1 then
       return pausedKey
     end
   end
   return waitKey
+end
+
+local function targetOf(metaKey, waitKey, pausedKey)
+  local meta = redis.call("HMGET", metaKey, "paused", "version")
+  return targetFor(meta[1], meta[2], waitKey, pausedKey)
 end
 
 -- One job of a batch: an error is its answer and leaves the others alone.

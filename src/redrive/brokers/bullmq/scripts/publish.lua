@@ -24,7 +24,8 @@ local delayedKey, activeKey, eventsKey, markerKey, prioritizedKey = KEYS[6], KEY
 local pcKey = KEYS[11]
 local prefix = ARGV[1]
 local skew = serverNow() - tonumber(ARGV[3])
-local target = targetOf(metaKey, waitKey, pausedKey)
+local meta = settings(metaKey)
+local target = targetFor(meta[1], meta[5], waitKey, pausedKey)
 local turns = openTurns(prefix, ARGV[4])
 
 local function hasMadeRoom(id)

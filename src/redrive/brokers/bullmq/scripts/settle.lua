@@ -12,10 +12,10 @@
              token     the lock's
              due       when it may run again, ms of the caller's clock
              reason    failedReason, or the return value as JSON
-             entries   list of history entries, JSON
+             entries   list of history entries, JSON; "" is none, here and below
              fields    flat list of fields to set
-             options   of moveToFinished (without the token)
-             data      {} or {kind, text}: what the body is from now on
+             options   of moveToFinished, msgpacked; "" where it is not called
+             data      {kind, text}: what the body is from now on
   ARGV[3]  the caller's clock, ms
   ARGV[4]  turns between tenants, see turns.lua: what may run again at once waits for its tenant's turn
 
@@ -26,12 +26,22 @@ local rcall = redis.call
 local prefix = ARGV[1]
 local now = serverNow()
 local skew = now - tonumber(ARGV[3])
-local target = targetOf(KEYS[9], KEYS[1], KEYS[8])
+local meta = settings(KEYS[9])
+local target = targetFor(meta[1], meta[5], KEYS[1], KEYS[8])
 local isFair = ARGV[4] and ARGV[4] ~= ""
 local turns
 
+-- KEYS of moveToFinished, but for the job's own.
+local finishKeys = {
+  target, KEYS[2], KEYS[3], KEYS[4], KEYS[5], KEYS[6], KEYS[7], KEYS[8], KEYS[9], KEYS[10], "", "", "", KEYS[11],
+}
+
+-- What is written with the end: msgpacked, "" where it is nothing.
 local function fieldsOf(jobKey, finish)
-  local fields = finish[7]
+  if finish[6] == "" and finish[7] == "" and finish[9] == "" then
+    return ""
+  end
+  local fields = finish[7] == "" and {} or finish[7]
   if #finish[6] > 0 then
     local history = rcall("HGET", jobKey, "rdh")
     for _, entry in ipairs(finish[6]) do
@@ -58,18 +68,12 @@ local function fieldsOf(jobKey, finish)
 end
 
 local function finishAs(what, finish, jobKey)
-  local id = finish[2]
-  local options = finish[8]
-  options["token"] = finish[3]
-  local keys = { unpack(KEYS, 1, 10) }
-  keys[1] = target
-  keys[11] = what == "completed" and KEYS[12] or KEYS[13]
-  keys[12] = jobKey
-  keys[13] = prefix .. "metrics:" .. what
-  keys[14] = KEYS[11]
-  return moveToFinished(keys, {
-    id, now, what == "completed" and "returnvalue" or "failedReason", finish[5], what, "", prefix,
-    cmsgpack.pack(options), fieldsOf(jobKey, finish),
+  local isCompleted = what == "completed"
+  finishKeys[11], finishKeys[12] = isCompleted and KEYS[12] or KEYS[13], jobKey
+  finishKeys[13] = prefix .. "metrics:" .. what
+  return moveToFinished(finishKeys, {
+    finish[2], now, isCompleted and "returnvalue" or "failedReason", finish[5], what, "", prefix, finish[8],
+    fieldsOf(jobKey, finish),
   })
 end
 

@@ -20,8 +20,11 @@
            is paused or full, {id, fields}, {id, fields}, ...}.
 ]]
 local keys = { unpack(KEYS, 1, 11) }
-keys[1] = targetOf(KEYS[9], KEYS[1], KEYS[8])
+local meta = settings(KEYS[9])
+keys[1] = targetFor(meta[1], meta[5], KEYS[1], KEYS[8])
 local now = serverNow()
+-- As BullMQ's scripts get it: a number would be turned into text for each job.
+local stamp = string.format("%.0f", now)
 local taken = { now, 0, 0, 0 }
 local size = 0
 local limit = tonumber(ARGV[2])
@@ -59,7 +62,7 @@ if tonumber(ARGV[5]) > 0 then
   limit = math.min(limit, window.rate[1] - window.sum)
 end
 local options = ARGV[3]
-if window and redis.call("HEXISTS", KEYS[9], "max") == 0 then
+if window and not meta[3] then
   local given = cmsgpack.unpack(options)
   given["limiter"] = { max = window.rate[1], duration = window.rate[2] * (window.rate[3] - 1) }
   options = cmsgpack.pack(given)
@@ -77,6 +80,7 @@ if turns then
   end
   -- All that can run has a place. What is left there is looked at by the next take, and not by BullMQ's script.
   keys[1], keys[7] = turns.none, turns.none
+  known[turns.none] = {}
 end
 
 -- What BullMQ's script answers where nothing can be started.
@@ -106,7 +110,7 @@ local function startNext(start)
   if limits and start then
     limits.bringForward(start)
   end
-  local moved = guarded(moveToActive, keys, { ARGV[1], now, options })
+  local moved = guarded(moveToActive, keys, { ARGV[1], stamp, options })
   if moved["err"] or type(moved[1]) ~= "table" then
     if limits and start then
       limits.bringBack(start)

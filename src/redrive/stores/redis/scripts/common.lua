@@ -34,14 +34,16 @@ end
 
 -- Everything that was kept. The last step of a script that keeps anything.
 local function write(base)
-  local sets, adds, removes = {}, {}, {}
+  local sets, adds, removes, texts = {}, {}, {}, {}
   for _, key in ipairs(keptKeys) do
     sets[#sets + 1] = key
     sets[#sets + 1] = kept[key]
   end
   for name, at in pairs(expiring) do
     if at then
-      adds[#adds + 1] = at
+      -- Redis would turn each number into text anew, the dear way; those of one call are few.
+      texts[at] = texts[at] or string.format("%.0f", at)
+      adds[#adds + 1] = texts[at]
       adds[#adds + 1] = name
     else
       removes[#removes + 1] = name

@@ -2,7 +2,7 @@
   Ends claims of one queue, each as `ended` says.
 
   KEYS     the queue's base (no key itself: it names the slot)
-  ARGV[1]  msgpacked list of ends: key, token, state, expires at or 0
+  ARGV[1]  msgpacked flat list of ends: key, token, state, expires at or 0
 
   Returns one answer per end: 1 the record moved, 0 it may not.
 ]]
@@ -30,8 +30,9 @@ local function finish(name, token, to, expiresAt)
   return 1
 end
 
-for number, claim in ipairs(cmsgpack.unpack(ARGV[1])) do
-  answers[number] = finish(claim[1], claim[2], claim[3], claim[4])
+local ends = cmsgpack.unpack(ARGV[1])
+for place = 1, #ends, 4 do
+  answers[#answers + 1] = finish(ends[place], ends[place + 1], ends[place + 2], ends[place + 3])
 end
 write(base)
 return answers
