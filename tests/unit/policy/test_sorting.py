@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from redrive.core.policy import feeding
 from redrive.core.policy.fair import Fair
 from redrive.core.policy.feeding import Feed
-from redrive.core.policy.sorting import Desk, Held
+from redrive.core.policy.sorting import AWAY_MS, Desk, Held
 from redrive.core.topology.bundle import bundle_of, shared_aside_of
 
 WINDOW = 8
@@ -203,6 +203,59 @@ def test_tenants_with_a_backlog_have_equal_shares_though_they_lie_aside() -> Non
     queues.drain(200)
 
     assert {"a": 100, "b": 100} == pytest.approx(dict(Counter(tenant for tenant, _ in queues.out)), abs=2)
+
+
+def sent_away() -> Queues:
+    """All of `a` is on its way aside, a moment before its turn; `b` waits."""
+    queues = Queues(Fair())
+    queues.ready["mail"].extend(numbered(["a"] * 6))
+    queues.ready["mail.turns.00"].extend(numbered(["b"] * 3))
+    while queues.read("mail") or queues.read("mail.turns.00"):
+        pass
+    assert {"a"} == {held.group for held, _ in queues.desk.moves}
+    return queues
+
+
+def test_the_turn_of_a_tenant_that_is_being_put_aside_is_waited_for() -> None:
+    queues = sent_away()
+
+    early = (queues.start(4), queues.desk.can_start)
+    queues.settle()
+    queues.start(4)
+
+    assert (False, False) == early
+    assert [("a", 0), ("b", 0), ("a", 1), ("b", 1)] == queues.out
+
+
+def test_who_comes_new_does_not_wait_for_a_tenant_that_is_away_and_had_its_start() -> None:
+    queues = Queues(Fair())
+    queues.ready["mail"].extend(numbered(["a"] * 7))
+    queues.read("mail")
+    queues.start(1)
+    while queues.read("mail"):
+        pass
+    before = len(queues.desk.moves)
+    queues.start(1)
+    queues.ready["mail.turns.00"].append(("new", 0))
+    queues.read("mail.turns.00")
+
+    queues.start(9)
+
+    assert 6 == before
+    assert [("a", 0), ("new", 0)] == queues.out
+
+
+def test_a_tenant_that_does_not_come_back_is_waited_for_only_so_long() -> None:
+    queues = sent_away()
+    queues.start(4)
+    until = queues.desk.next_at()
+
+    queues.now += AWAY_MS
+    queues.start(4)
+
+    assert until == queues.now
+    assert [("b", 0), ("b", 1), ("b", 2)] == queues.out
+    assert queues.desk.next_at() is None
 
 
 def test_what_is_put_aside_is_read_back_and_the_aside_is_free_again() -> None:

@@ -57,6 +57,8 @@ OTHERS_MS: Final[Millis] = 5_000
 """How long the consumers of a sorter that is gone may take to vanish."""
 CLOSE_MS: Final[Millis] = 2_000
 """How long a sorter that stops waits for confirms."""
+READ_MS: Final[Millis] = 1_000
+"""How long a round that begins waits for what lay in the sources; some of it may have gone elsewhere."""
 LOOK_MS: Final[Millis] = 50
 MAIN_WINDOW: Final = 512
 SHARD_WINDOW: Final = 128
@@ -162,6 +164,9 @@ class Round:
         self._news = asyncio.Event()
         self._to_move = asyncio.Event()
         self._known = asyncio.Event()
+        self._is_read = asyncio.Event()
+        windows = _windows(bundle)
+        self._unread = {each: min(counts[each], windows[each]) for each in bundle.sources if counts[each]}
         self._feed = Feed()
         self._under_way: set[asyncio.Future[None]] = set()
         self.pause = asyncio.Lock()
@@ -215,7 +220,7 @@ class Round:
     # ------------------------------------------------------------------------------------------- reading
 
     async def _read(self) -> None:
-        """First what lies aside; the others once it is known whose that is."""
+        """First what lies aside; the others once it is known whose that is. Turns begin once it is known who waits."""
         bundle, windows = self._bundle, _windows(self._bundle)
         for aside in bundle.asides:
             await self._taps[bundle.asides].consume(aside, window=windows[aside])
@@ -224,6 +229,10 @@ class Round:
         for shard in bundle.shards:
             await self._taps[bundle.shards].consume(shard, window=windows[shard])
         await self._taps[bundle.queue].consume(bundle.queue, window=windows[bundle.queue])
+        if self._unread:
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(self._is_read.wait(), READ_MS / 1_000)
+            self._unread.clear()
 
     def _delivered(self, kind: str | tuple[str, ...], pushed: Pushed) -> None:
         exchange, key = pushed.route
@@ -238,6 +247,15 @@ class Round:
         self._news.set()
         if not self._known.is_set() and self.desk.is_ready:
             self._known.set()
+        if source in self._unread:
+            self._count_off(source)
+
+    def _count_off(self, source: str) -> None:
+        self._unread[source] -= 1
+        if not self._unread[source]:
+            del self._unread[source]
+        if not self._unread:
+            self._is_read.set()
 
     # ------------------------------------------------------------------------------------------- passing on
 

@@ -29,7 +29,7 @@ Source: Goyal, Vin, Cheng, "Start-time fair queueing" (SIGCOMM 1996); system E, 
 from __future__ import annotations
 
 import heapq
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final, NamedTuple
 
@@ -104,8 +104,15 @@ class Plan(NamedTuple):
     at: VirtualTime
 
 
-def plan(turns: Sequence[Turn | tuple[int, int, int, int]], at: VirtualTime, *, limit: int, batch: int) -> Plan:
-    """The next `limit` starts, or all there is room for.
+def plan(
+    turns: Sequence[Turn | tuple[int, int, int, int]],
+    at: VirtualTime,
+    *,
+    limit: int,
+    batch: int,
+    away: Collection[int] = (),
+) -> Plan:
+    """The next `limit` starts, or all there is room for, but none after the turn of a group that is `away`.
 
     Of the waiting groups it needs only the first `limit` + 1 by (place, number): each start moves one of them, and the
     limit in a row needs one to pass to.
@@ -120,6 +127,8 @@ def plan(turns: Sequence[Turn | tuple[int, int, int, int]], at: VirtualTime, *, 
         if run >= batch and turn[1] == last and heap:
             turn = heapq.heapreplace(heap, turn)
         place, number, room, step = turn
+        if number in away:
+            break
         now += LEAST_ADVANCE
         now = max(now, place)
         run = run + 1 if number == last else 1
@@ -215,12 +224,14 @@ class Scheduler:
         group = self._groups.get(name)
         return group is not None and group.place > self.at.now
 
-    def take(self, limit: int, room: Callable[[str], int]) -> list[str]:
+    def take(self, limit: int, room: Callable[[str], int], *, away: Collection[str] = ()) -> list[str]:
         """The groups whose next messages start, in order; at most `limit`. `room`: how many of a group may start now;
-        one with none is dropped until `wait` names it again.
+        one with none is dropped until `wait` names it again. `away`: groups that wait, and whose messages are not at
+        hand for the moment: where the turn is theirs, nobody starts.
         """
-        turns = self._first(limit + 1, room)
-        planned = plan(list(turns.values()), self.at, limit=limit, batch=self.batch)
+        turns = self._first(limit + 1, lambda name: 1 if name in away else room(name))
+        absent = {self._groups[name].number for name in away if name in self._groups}
+        planned = plan(list(turns.values()), self.at, limit=limit, batch=self.batch, away=absent)
         self.at = planned.at
         for number in turns:
             group = self._groups[self._names[number]]

@@ -14,6 +14,10 @@ back in its source: within a tenant nothing overtakes.
 Who begins anew (`found`) knows of an own aside that it is of the tenant of its first message. Of a shared one it knows
 only how many messages lie there: until so many were read, every tenant that hashes to it counts as moved aside.
 
+While all that was held of a tenant is on its way into an own aside and back, it is *away*: it waits for its turn all
+the same, so nothing that would come after it goes out before it is back (at most `AWAY_MS`: it may not come). A tenant
+that comes new does not wait for one that had its start.
+
 A tenant's own rate is a sliding window. Who begins anew counts it as used up a moment ago: too few starts for one
 period, never too many.
 """
@@ -28,12 +32,14 @@ from redrive.core.policy import flow
 from redrive.core.policy.fair import Fair
 from redrive.core.policy.fairness import Scheduler
 from redrive.core.policy.flow import Rate, Window
-from redrive.core.units import UnixMs
+from redrive.core.units import Millis, UnixMs
 
 T = TypeVar("T")
 
 FULL: Final = (3, 4)
 """A window counts as nearly full from this part on."""
+AWAY_MS: Final[Millis] = 2_000
+"""How long the turn of a tenant that is away is waited for. As a rule it is back after two round trips."""
 
 
 class Held(Generic[T]):
@@ -78,6 +84,8 @@ class Desk(Generic[T]):
         self._found: dict[str, int] = {}
         self._rates: dict[str, Window] = {}
         self._until: dict[str, UnixMs] = {}
+        self._away: dict[str, UnixMs | None] = {}
+        self._is_held_up = False
         self.moves: deque[tuple[Held[T], str]] = deque()
         """What has to go aside and where, in this order. The caller takes it out, and calls `ended` for each."""
 
@@ -88,8 +96,8 @@ class Desk(Generic[T]):
 
     @property
     def can_start(self) -> bool:
-        """Whether anything waits that is not held back by its tenant's rate."""
-        return len(self._waiting) > len(self._until)
+        """Whether anything waits that is held back neither by its tenant's rate nor by the turn of one that is away."""
+        return not self._is_held_up and len(self._waiting) > len(self._until)
 
     # ------------------------------------------------------------------------------------------- what comes
 
@@ -140,6 +148,8 @@ class Desk(Generic[T]):
             waiting = self._waiting[held.group] = deque()
         waiting.append(held)
         self._count(held, 1)
+        self._away.pop(held.group, None)
+        self._is_held_up = False
         if held.group not in self._until:
             self._scheduler.wait(held.group)
 
@@ -186,6 +196,8 @@ class Desk(Generic[T]):
         waiting.clear()
         waiting.extend(stay)
         if not waiting:
+            if aside in self._own and group not in self._until:
+                self._away[group] = None
             self._forget(group)
 
     def _allowed(self, source: str, group: str, groups: int) -> int:
@@ -210,8 +222,11 @@ class Desk(Generic[T]):
         for group in [group for group, until in self._until.items() if until <= now]:
             del self._until[group]
             self._scheduler.wait(group)
+        self._wait_for_away(now)
         taken = []
-        for group in self._scheduler.take(limit, lambda group: self._room(group, now)):
+        starts = self._scheduler.take(limit, lambda group: self._room(group, now), away=self._away)
+        self._is_held_up = bool(self._away) and len(starts) < limit
+        for group in starts:
             held = self._waiting[group].popleft()
             self._count(held, -1)
             self._start(group, now)
@@ -221,9 +236,17 @@ class Desk(Generic[T]):
                 self._forget(group)
         return taken
 
+    def _wait_for_away(self, now: UnixMs) -> None:
+        for group, until in list(self._away.items()):
+            if until is None:
+                self._away[group] = now + AWAY_MS
+            elif until <= now:
+                del self._away[group]
+
     def next_at(self) -> UnixMs | None:
-        """When a group that is held back may go on; None: none is."""
-        return min(self._until.values(), default=None)
+        """When something may go on that is held back; None: nothing is."""
+        ends = [until for until in self._away.values() if until is not None]
+        return min((*self._until.values(), *ends), default=None)
 
     def ended(self, held: Held[T]) -> None:
         """It is where it was sent to, and acknowledged at its source."""
