@@ -20,8 +20,8 @@ PYTHON ?= python3
 BIN := .venv/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet
 SOURCES := $(shell find src examples/courier -name '*.py' -o -name '*.sql' -o -name 'py.typed')
-# Most tests wait for time or for a server: twice as many as processors keep two of them busy.
-JOBS ?= 4
+# Most tests wait for time or for a server: three processes keep two processors busy.
+JOBS ?= 3
 PYTEST_ARGS ?=
 BENCH_ARGS ?=
 CAMPAIGN_ARGS ?=

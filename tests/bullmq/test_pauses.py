@@ -38,16 +38,16 @@ async def test_a_worker_that_stood_still_too_long_ends_nothing_and_works_on(crew
     async with crew.app as app:
         first = crew.start()
         await app.publish(QUEUE, {"n": 0, "s": 600})
-        await crew.until(lambda: crew.lines("start"))
+        await crew.until(lambda: crew.lines("start"), alive=first, what="started")
         first.send_signal(signal.SIGSTOP)
         second = crew.start()
-        await crew.until(lambda: crew.lines("end"))
+        await crew.until(lambda: crew.lines("end"), alive=second, what="the other one runs it")
 
         first.send_signal(signal.SIGCONT)
         second.send_signal(signal.SIGTERM)
         await asyncio.to_thread(second.wait)
         await app.publish(QUEUE, {"n": 1})
-        await crew.until(lambda: any(line["end"] == 1 for line in crew.lines("end")))
+        await crew.until(lambda: any(line["end"] == 1 for line in crew.lines("end")), alive=first, what="it works on")
 
         assert [(0, 2, second.pid), (1, 1, first.pid)] == [
             (line["end"], line["attempt"], line["pid"]) for line in crew.lines("end")
@@ -59,12 +59,12 @@ async def test_a_short_pause_of_a_worker_costs_it_nothing(crew: Crew) -> None:
     async with crew.app as app:
         first = crew.start()
         await app.publish(QUEUE, {"n": 0, "s": 8})
-        await crew.until(lambda: crew.lines("start"))
+        await crew.until(lambda: crew.lines("start"), alive=first, what="started")
         second = crew.start()
         first.send_signal(signal.SIGSTOP)
         await asyncio.sleep(2)  # sleep: as long as a large collection, and less than it takes to be given up
         first.send_signal(signal.SIGCONT)
-        await crew.until(lambda: crew.lines("end"))
+        await crew.until(lambda: crew.lines("end"), alive=first, what="ended")
 
         assert second.poll() is None
         assert [(0, 1, first.pid)] == [(line["end"], line["attempt"], line["pid"]) for line in crew.lines("end")]

@@ -31,6 +31,8 @@ from redrive.testing.servers.redis_install import RedisInstall
 _START_S: Final = 60.0
 _POLL_S: Final = 0.02
 _TIMEOUT_S: Final = 30.0
+_LOOK_S: Final = 2.0
+"""While it starts: whoever else may have its port need not answer at all."""
 
 SETTINGS: Final = {
     "appendonly": "yes",
@@ -114,7 +116,9 @@ class RedisNode(Lifecycle):
     def _answers(self, pid: int) -> bool:
         """Whether this very process does: somebody else's server may have the port."""
         try:
-            return bool(self.ask("PING") == b"PONG") and f"process_id:{pid}\r".encode() in self.ask("INFO", "server")
+            pong = ask(self.host, self.port, "PING", timeout_s=_LOOK_S)
+            about = ask(self.host, self.port, "INFO", "server", timeout_s=_LOOK_S)
+            return bool(pong == b"PONG") and f"process_id:{pid}\r".encode() in about
         except OSError:
             return False
         except ServerFailed as error:
@@ -122,9 +126,9 @@ class RedisNode(Lifecycle):
             return "NOAUTH" in str(error)
 
 
-def ask(host: str, port: int, *command: str | bytes | float) -> Any:
+def ask(host: str, port: int, *command: str | bytes | float, timeout_s: float = _TIMEOUT_S) -> Any:
     """One command to any server on a connection of its own; raises `ServerFailed` with an error's words, `OSError`."""
-    with socket.create_connection((host, port), timeout=_TIMEOUT_S) as connection:
+    with socket.create_connection((host, port), timeout=timeout_s) as connection:
         connection.sendall(hiredis.pack_command(command))  # type: ignore[arg-type]
         reader = hiredis.Reader()
         while (reply := reader.gets()) is False:
