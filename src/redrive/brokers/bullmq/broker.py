@@ -309,12 +309,13 @@ class BullBroker:
         token = self._token(number)
         options = packed({"token": token, "lockDuration": lease_ms, "name": f"redrive:{worker}"})
         window = window_of(self._rates.get(keys.queue))
+        told = self._turns.told(keys.queue)
         asked_at = self._clock.now()
         try:
             answer = await self._server.run(
-                self._scripts.take,
+                self._scripts.take_fair if told else self._scripts.take,
                 [*keys.several(*_TAKE_PARTS), keys.rate],
-                [keys.base, limit, options, MAX_SENT_BYTES, *window, self._turns.told(keys.queue)],
+                [keys.base, limit, options, MAX_SENT_BYTES, *window, told],
                 wait_ms=0,
                 again=False,
             )
@@ -392,7 +393,7 @@ class BullBroker:
         told: list[Any] | None = None
         until = self._clock.monotonic_ms() + SETTLE_WAIT_MS
         while told is None:
-            args: list[Argument] = [keys.base, ends, self._clock.now(), self._turns.told(keys.queue)]
+            args: list[Argument] = [keys.base, ends, self._clock.now(), *self._turns.told_of_ends(keys.queue)]
             wait_ms = max(0.0, until - self._clock.monotonic_ms())
             try:
                 told = await self._server.run(self._scripts.settle, names, args, wait_ms=wait_ms, again=False)

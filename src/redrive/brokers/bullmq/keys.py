@@ -7,7 +7,7 @@
     {prefix}:{queue}:redrive:rate      ours: starts in the slots of a shared rate's window
     {prefix}:{queue}:redrive:turns     ours: virtual time of a queue whose turns are taken by tenant
     {prefix}:{queue}:redrive:ends      ours: how far tenants are ahead of it
-    {prefix}:{queue}:redrive:served    ours: how often tenants were served
+    {prefix}:{queue}:redrive:served    ours: how often tenants were served, and who was last
     {prefix}:{queue}:redrive:aside     ours: tenants at a limit of their own, with jobs that are set aside
     {prefix}:{queue}:redrive:bands     ours: where those jobs lie
     {prefix}:{queue}:redrive:rates     ours: starts of tenants with a rate

@@ -23,6 +23,7 @@ _OURS: Final = Path(__file__).with_name("scripts")
 _USES: Final[dict[str, tuple[str, ...]]] = {
     "publish": ("addStandardJob", "addDelayedJob", "addPrioritizedJob"),
     "take": ("moveToActive",),
+    "take_fair": ("moveToActive",),
     "settle": ("moveToFinished", "moveToDelayed", "retryJob", "moveJobFromActiveToWait"),
     "discard": ("removeJob",),
     "rescue": (),
@@ -32,11 +33,21 @@ _USES: Final[dict[str, tuple[str, ...]]] = {
     "standings": (),
 }
 """Our script, and those of the package that it calls."""
-_BEFORE: Final[dict[str, tuple[str, ...]]] = {"take": ("common", "turns", "windows")}
-"""Of our own, what stands before a script; the first two before all others."""
+_BEFORE: Final[dict[str, tuple[str, ...]]] = {
+    "publish": ("common", "turns"),
+    "take": ("common", "no_turns", "windows"),
+    "take_fair": ("common", "turns", "windows"),
+    "standings": ("common", "turns"),
+}
+"""Of our own, what stands before a script; `common` before all others. A function costs Redis something in each call of
+a script that defines it, so none is there that cannot be needed.
+"""
 _LIMITS: Final = "limitsOf(turns, activeKey, fair, now)"
-"""What `limits.lua` is for the script that hands out."""
-_MAKE_ROOM: Final = frozenset({"take", "settle", "rescue", "discard", "beat"})
+"""What `limits.lua` is for the script that hands out where turns are taken."""
+_TURNS: Final = "turnTaking()"
+"""What `turns.lua` is for the script that ends deliveries: few of them need it."""
+_TURNS_END: Final = "\nreturn { open = openTurns, place = placing().placeJob, close = closeTurns }"
+_MAKE_ROOM: Final = frozenset({"take", "take_fair", "settle", "rescue", "discard", "beat"})
 """What runs on a full server too: without it nobody could work off what fills it."""
 
 
@@ -46,6 +57,8 @@ class Scripts:
 
     publish: Script
     take: Script
+    take_fair: Script
+    """`take` of a queue whose turns are taken."""
     settle: Script
     discard: Script
     rescue: Script
@@ -83,11 +96,13 @@ def _package_folder() -> Path:
 
 
 def _joined(name: str, folder: Path) -> str:
-    before = [_ours(each) for each in _BEFORE.get(name, ("common", "turns"))]
+    before = [_ours(each) for each in _BEFORE.get(name, ("common",))]
     functions = [as_function(used, _of_package(folder, used)) for used in _USES[name]]
-    if name == "take":
+    if name == "take_fair":
         functions.append(_function(_LIMITS, _ours("limits")))
-    return "\n".join((*before, *functions, _ours(name)))
+    if name == "settle":
+        functions.append(_function(_TURNS, _ours("turns") + _TURNS_END))
+    return "\n".join((*before, *functions, _ours("take" if name == "take_fair" else name)))
 
 
 def _function(head: str, body: str) -> str:

@@ -45,6 +45,11 @@ class Turns:
             known = self._told[queue] = fair, packed_fair(fair)
         return known[1]
 
+    def told_of_ends(self, queue: str) -> tuple[bytes, int]:
+        """The last arguments of `settle.lua`: as `told`, and whether an end may make room for a tenant."""
+        fair = self._fair.get(queue)
+        return self.told(queue), 1 if fair is not None and fair.concurrency else 0
+
     def check(self) -> None:
         """Raises `UnsupportedError` for a `Fair` that this broker cannot keep."""
         for name, fair in self._fair.items():

@@ -133,8 +133,8 @@ local function forgetBand(group)
   redis.call("ZREM", asideKey, group)
   bands[group], touched[group], isAsked[group] = false, nil, nil
   -- What it has had stays counted.
-  if band.lane > turns.now and endOf(turns, group) < band.lane then
-    setEnd(turns, group, math.min(LAST_PLACE, band.lane))
+  if band.lane > turns.now and placing().endOf(turns, group) < band.lane then
+    placing().setEnd(turns, group, math.min(LAST_PLACE, band.lane))
   end
 end
 
@@ -197,11 +197,11 @@ local function nextJob(count)
       if turns.aside > 0 or next(touched) or #turns.front == 0 then
         return nil, false
       end
-      placeLost(turns)
+      placing().placeLost(turns)
     else
       local isPlaced, own = marksOf(turns, id)
       if not isPlaced then
-        queueJob(turns, id)
+        placing().queueJob(turns, id)
       elseif not isLimited and turns.aside == 0 then
         return { id = id, place = placeAt(turns, score), group = own }
       else
@@ -239,7 +239,7 @@ local function countStart(start)
   local group = start.group
   if start.from then
     local band = bandOf(group)
-    band.lane = math.min(LAST_PLACE, start.place + stepOf(turns, group, start.place))
+    band.lane = math.min(LAST_PLACE, start.place + placing().stepOf(turns, group, start.place))
     touched[group] = true
   else
     passFirst(turns)

@@ -73,7 +73,7 @@ local function add(job)
   -- Nil is nothing in Lua's lists: the empty places at the end (parent, repeat, deduplication) are simply not there.
   local priority = job[6]
   if turns then
-    priority = nextPlace(turns, job[9], delay == 0)
+    priority = placing().nextPlace(turns, job[9], delay == 0)
     options["priority"] = priority
   end
   local args = cmsgpack.pack({ prefix, id, job[2], now })

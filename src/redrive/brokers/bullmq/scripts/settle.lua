@@ -17,7 +17,9 @@
              options   of moveToFinished, msgpacked; "" where it is not called
              data      {kind, text}: what the body is from now on
   ARGV[3]  the caller's clock, ms
-  ARGV[4]  turns between tenants, see turns.lua: what may run again at once waits for its tenant's turn
+  ARGV[4]  turns between tenants, see turns.lua: what may run again at once waits for its tenant's turn. It stands
+           before this text as turnTaking(): {open, place, close}
+  ARGV[5]  "1" where a tenant's concurrency is limited
 
   Returns one answer per end: 0 done; below 0 as BullMQ's scripts (-1 no job, -2 no lock, -3 not active, -6 another's
   lock): nothing was changed; or {error}.
@@ -29,7 +31,7 @@ local skew = now - tonumber(ARGV[3])
 local meta = settings(KEYS[9])
 local target = targetFor(meta[1], meta[5], KEYS[1], KEYS[8])
 local isFair = ARGV[4] and ARGV[4] ~= ""
-local turns
+local taking, turns
 
 -- KEYS of moveToFinished, but for the job's own.
 local finishKeys = {
@@ -93,11 +95,12 @@ local function again(finish, jobKey)
   end
   local delayedKey = KEYS[7]
   if isFair then
-    turns = turns or openTurns(prefix, ARGV[4])
+    taking = taking or turnTaking()
+    turns = turns or taking.open(prefix, ARGV[4])
     -- Jobs that fall due are placed by whoever takes next.
     delayedKey = turns.none
     if rcall("GET", jobKey .. ":lock") == token then
-      placeJob(turns, jobKey)
+      taking.place(turns, jobKey)
     end
   end
   local answer = retryJob(
@@ -146,9 +149,9 @@ for number, finish in ipairs(cmsgpack.unpack(ARGV[2])) do
   answers[number] = guarded(settle, finish)
 end
 if turns then
-  closeTurns(turns)
+  taking.close(turns)
 end
-if isFair and next(cmsgpack.unpack(ARGV[4])[5]) then
+if isFair and ARGV[5] == "1" then
   local aside = rcall("HGET", prefix .. "redrive:turns", "aside")
   if aside == "2" and not isHeld(KEYS[9], KEYS[2]) then
     -- Its tenant may start another one: whoever is idle looks.

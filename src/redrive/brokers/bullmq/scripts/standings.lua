@@ -34,5 +34,13 @@ for _, group in ipairs(groups) do
   shown[#shown + 1] = counts[group]
   shown[#shown + 1] = first[group]
 end
-local served = redis.call("HGETALL", turns.base .. "redrive:served")
-return { turns.now, #found / 2, shown, served, turns.last, turns.run }
+local kept, served, run, last = redis.call("HGETALL", turns.base .. "redrive:served"), {}, "0", ""
+for place = 1, #kept, 2 do
+  if kept[place] == "" then
+    run, last = string.match(kept[place + 1], "^(%d+) (.*)$")
+  else
+    served[#served + 1] = kept[place]
+    served[#served + 1] = kept[place + 1]
+  end
+end
+return { turns.now, #found / 2, shown, served, last, tonumber(run) }

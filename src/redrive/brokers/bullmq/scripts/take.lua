@@ -1,8 +1,8 @@
 --[[
   Hands out at most so many jobs, each as BullMQ's moveToActive does: locked, counted, in "active".
 
-  moveToActive(KEYS, ARGV) of the package stands before this text, and turns.lua, windows.lua; limits.lua as
-  limitsOf(turns, activeKey, fair, now).
+  moveToActive(KEYS, ARGV) of the package stands before this text, and windows.lua; turns.lua where turns are taken, and
+  limits.lua as limitsOf(turns, activeKey, fair, now), else no_turns.lua.
 
   KEYS     the queue's: wait active prioritized events stalled limiter delayed paused meta pc marker
            (the eleven of moveToActive), redrive:rate
