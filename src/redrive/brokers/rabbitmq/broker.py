@@ -363,7 +363,7 @@ class RabbitBroker:
         """The short queue, then what the sorter holds; what lies behind that only where nobody sorts."""
         bundle, here = bundle_of(queue), self._bundles.round_of(queue)
         if here is not None:
-            async with here.pause:
+            async with here.paused():
                 first = await looking.peek(errands, bundle.next, limit)
                 return (first + here.shown())[:limit]
         shown = await looking.peek(errands, bundle.next, limit)
@@ -392,7 +392,7 @@ class RabbitBroker:
     ) -> int:
         """Of each queue of the bundle the first messages, one queue after the other."""
         bundle, here = bundle_of(queue), self._bundles.round_of(queue)
-        async with nullcontext() if here is None else here.pause:
+        async with nullcontext() if here is None else here.paused():
             count = await looking.discard(errands, bundle.next, is_gone, limit=limit)
             if here is not None:
                 count += here.discard(is_gone, limit - count)

@@ -7,9 +7,10 @@ and counts no start; should the connection break, it is simply pushed again.
 How much is pushed. The broker pushes up to the prefetch: deliveries that are not settled, in hand or not. It starts as
 what is asked for plus what is in hand, so that other workers get what this one does not handle. Where the buffer is
 emptied much faster than it could rest (handlers are quick) a second helping is pushed, so that no round trip is waited
-for. Where messages lie in the buffer for `REST_MS` and are not asked for, they go back to the queue, and pushing begins
-anew, smaller, with the next receive. The prefetch of a consumer cannot be changed; for more, another consumer begins
-beside it on the same channel (a quorum queue puts what it was just pushing to a consumer that is cancelled at its end).
+for; of a short queue that is busy only a spare one for every few. Where messages lie in the buffer for `REST_MS` and
+are not asked for, they go back to the queue, and pushing begins anew, smaller, with the next receive. The prefetch of a
+consumer cannot be changed; for more, another consumer begins beside it on the same channel (a quorum queue puts what it
+was just pushing to a consumer that is cancelled at its end).
 
 What is in a channel belongs to that channel: its number is the token of each lease. Once the channel is gone (the
 broker closed it, the connection broke, the queue was deleted) its leases are stale and the messages are pushed again.
@@ -41,6 +42,13 @@ GRACE_MS: Final[Millis] = 20
 QUICK: Final = 4
 """A second helping is pushed where the prefetch was emptied this often within `REST_MS`."""
 HELPINGS: Final = 3
+BUSY: Final = 10
+BUSY_WAIT_MS: Final[Millis] = 10
+"""A spare one of a short queue is pushed where the prefetch was emptied this often within `REST_MS`, and each message
+was waited for no longer than a round trip: the queue had more all the time.
+"""
+SPARE: Final = 4
+"""One for so many of the prefetch, at least one."""
 
 _tokens: Final = itertools.count(1)
 _PROCESS: Final = secrets.token_hex(6)
@@ -65,7 +73,7 @@ class Inbox:
 
     def __init__(self, queue: str, *, clock: Clock, max_prefetch: int, source: str | None = None) -> None:
         """`source`: the queue of the broker that is read, where it is not the queue itself: the short one of a fair
-        queue, from which no more is pushed than is asked for.
+        queue, from which no more is pushed than is asked for, and few spare ones while it is busy.
         """
         self.queue = queue
         self._source = queue if source is None else source
@@ -90,6 +98,9 @@ class Inbox:
         self._timer: asyncio.TimerHandle | None = None
         self._handed_over = 0
         self._is_quick = False
+        self._is_busy = False
+        self._waits = 0
+        self._waited_ms = 0.0
 
     @property
     def is_lost(self) -> bool:
@@ -137,7 +148,7 @@ class Inbox:
             left_ms = until - self._clock.monotonic_ms()
             if self.is_lost:
                 return None
-            if not self._prefetch or self._is_quick or has_waited or left_ms <= 0:
+            if not self._prefetch or self._is_quick or self._is_busy or has_waited or left_ms <= 0:
                 self._demand(limit)
             if left_ms <= 0:
                 return []
@@ -162,11 +173,14 @@ class Inbox:
         waiter = asyncio.get_running_loop().create_future()
         entry = (limit, waiter)
         self._waiters.append(entry)
+        begun = self._clock.monotonic_ms()
         try:
             await asyncio.wait_for(waiter, wait_ms / 1_000)
         except TimeoutError:
             pass
         finally:
+            self._waits += 1
+            self._waited_ms += self._clock.monotonic_ms() - begun
             if entry in self._waiters:
                 self._waiters.remove(entry)
             elif self.buffer:
@@ -191,6 +205,8 @@ class Inbox:
         wanted = len(self.in_hand) + len(self.resting) + sum(more for more, _ in self._waiters) + limit
         if self._is_quick:
             wanted *= HELPINGS
+        if self._is_busy:
+            wanted += max(1, wanted // SPARE)
         wanted = min(max(1, wanted), self._max_prefetch)
         if self._adapting is None and wanted > self._prefetch:
             self._adapting = asyncio.create_task(self._push(wanted - self._prefetch))
@@ -231,7 +247,9 @@ class Inbox:
         if self.is_lost:
             return
         taken, self._handed_over = self._handed_over, 0
+        waits, waited_ms, self._waits, self._waited_ms = self._waits, self._waited_ms, 0, 0.0
         self._is_quick = not self._is_short and taken >= QUICK * self._prefetch
+        self._is_busy = self._is_short and taken >= BUSY * self._prefetch and waited_ms <= BUSY_WAIT_MS * max(1, waits)
         if self.buffer and taken < len(self.buffer) and self._adapting is None:
             self._adapting = asyncio.create_task(self._give_back())
             self._adapting.add_done_callback(self._adapted)

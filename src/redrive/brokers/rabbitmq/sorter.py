@@ -28,7 +28,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import hashlib
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Final, TypeAlias
@@ -169,8 +169,9 @@ class Round:
         self._unread = {each: min(counts[each], windows[each]) for each in bundle.sources if counts[each]}
         self._feed = Feed()
         self._under_way: set[asyncio.Future[None]] = set()
-        self.pause = asyncio.Lock()
-        """Whoever holds it sees everything that waits in its place: nothing is under way to `mail.next`."""
+        self._starting: set[asyncio.Future[None]] = set()
+        self._fault: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._pause = asyncio.Lock()
         self._taps = {
             kind: Tap(partial(self._delivered, kind), self._lost.set)
             for kind in (bundle.queue, bundle.shards, bundle.asides)
@@ -194,7 +195,7 @@ class Round:
         for tap in self._taps.values():
             await tap.open(link)
         await self._read()
-        jobs = [asyncio.ensure_future(job) for job in (self._move(), self._serve(), self._lost.wait())]
+        jobs = [asyncio.ensure_future(job) for job in (self._move(), self._serve(), self._lost.wait(), self._fault)]
         try:
             done, _ = await asyncio.wait(jobs, return_when=asyncio.FIRST_COMPLETED)
             for job in done:
@@ -273,6 +274,9 @@ class Round:
         clock = self._means.clock
         await self._look_at_next()
         while True:
+            if not self.desk.can_start and self._feed.ready:
+                # So that what comes next finds room at once.
+                await self._look_at_next()
             if not self.desk.can_start:
                 await self._wait_for_news()
             if not feeding.room(self._feed):
@@ -282,16 +286,35 @@ class Round:
                 await clock.sleep(feeding.wait_ms(self._feed))
                 await self._look_at_next()
                 continue
-            async with self.pause:
+            async with self._pause:
                 taken = self.desk.take(limit, clock.now())
                 if self.desk.moves:
                     self._to_move.set()
                 if taken:
-                    self._feed = feeding.sent(self._feed, len(taken))
-                    await self._pass_on([(held, self._bundle.next) for held in taken])
-            if not taken:
-                # All that waits is held back by its tenant's rate, which the desk knows now.
-                await clock.sleep(0)
+                    self._start(taken)
+            # Where nothing was taken all that waits is held back, which the desk knows now.
+            await clock.sleep(0)
+
+    def _start(self, taken: Sequence[Sorted]) -> None:
+        """On to `mail.next`; its confirm is not waited for, the next ones go meanwhile."""
+        self._feed = feeding.sent(self._feed, len(taken))
+        job = self._begin([(held, self._bundle.next) for held in taken])
+        self._starting.add(job)
+        job.add_done_callback(self._started)
+
+    def _started(self, job: asyncio.Future[None]) -> None:
+        self._starting.discard(job)
+        error = None if job.cancelled() else job.exception()
+        if error is not None and not self._fault.done():
+            self._fault.set_exception(error)
+
+    @contextlib.asynccontextmanager
+    async def paused(self) -> AsyncIterator[None]:
+        """Everything that waits is in its place: nothing is under way to `mail.next`, and nothing begins."""
+        async with self._pause:
+            if self._starting:
+                await asyncio.wait(self._starting)
+            yield
 
     async def _wait_for_news(self) -> None:
         """Until something may start that could not a moment ago."""
@@ -305,15 +328,21 @@ class Round:
 
     async def _look_at_next(self) -> None:
         assert self._look is not None
+        if self._starting:
+            # What is not confirmed may not lie there yet, and would be taken for taken.
+            await asyncio.wait(self._starting)
         ready, _ = await self._look.declare_queue(self._bundle.next, passive=True)
         self._feed = feeding.seen(self._feed, ready, self._means.clock.monotonic_ms())
 
     async def _pass_on(self, some: Sequence[tuple[Sorted, str]]) -> None:
         """Publish, and acknowledge what is confirmed, also where the round is closed meanwhile."""
+        await asyncio.shield(self._begin(some))
+
+    def _begin(self, some: Sequence[tuple[Sorted, str]]) -> asyncio.Future[None]:
         job = asyncio.ensure_future(self._carry(some))
         self._under_way.add(job)
         job.add_done_callback(self._under_way.discard)
-        await asyncio.shield(job)
+        return job
 
     async def _carry(self, some: Sequence[tuple[Sorted, str]]) -> None:
         """Raises where something else went wrong than the message itself: nothing of it is acknowledged then, for the
