@@ -126,6 +126,12 @@ def depth(url: str, queue: str) -> int:
         return int(channel.queue_declare(queue, passive=True).method.message_count)
 
 
+def consumers(url: str, queue: str) -> int:
+    """How many consumers the queue has, as the broker says."""
+    with plain(url) as channel:
+        return int(channel.queue_declare(queue, passive=True).method.consumer_count)
+
+
 def queue_of(rabbit: Rabbit, name: str) -> dict[str, Any]:
     """What the management API says of a queue."""
     vhost = quote(rabbit.vhost.name, safe="")

@@ -18,13 +18,14 @@ from redrive import Fair, Redrive, delay_levels, fanout_bus, topologies
 from redrive.brokers.rabbitmq.broker import RabbitBroker
 from redrive.brokers.rabbitmq.sorter import lock_of
 from redrive.core import settlement
-from redrive.core.ports import Received, Settle
+from redrive.core.ports import Outgoing, Received, Settle
 from redrive.core.topology.bundle import bundle_of
 from redrive.errors import QueueNotFoundError
 from redrive.runtime.clock import SystemClock
+from redrive.testing.contracts.fairness import WHY
 from redrive.testing.samples import outgoing
 from tests.rabbit import Rabbit, RabbitAlone
-from tests.rabbitmq.connected import PATIENCE_S, delete_queue, depth, plain, until
+from tests.rabbitmq.connected import PATIENCE_S, consumers, delete_queue, depth, plain, until
 from tests.rabbitmq.test_runtime import RabbitFleet
 
 MAIL = "mail"
@@ -112,6 +113,8 @@ async def test_workers_that_are_killed_lose_nothing_and_keep_each_tenants_order(
         await asyncio.to_thread(done, fleet, goal)
         worker.send_signal(signal.SIGKILL)
         worker.wait()
+        # What it held is back in its place once the broker knows that it is gone.
+        await until(lambda: not consumers(rabbit.url, bundle_of("orders").next))
     before = len(fleet.lines(end=...))
     await asyncio.to_thread(fleet.worker, "in-turns")
     counts = Counter([*tenants, *["own"] * 300])
@@ -166,6 +169,39 @@ async def test_a_broker_that_is_killed_loses_nothing_of_what_is_being_sorted(rab
         after = await served(broker, 2_000, ids=left)
 
     assert left <= {each.message.id for each in after}
+
+
+async def test_what_is_handed_back_unstarted_comes_first_again(rabbit: Rabbit) -> None:
+    async with sorting(rabbit.url) as broker:
+        await broker.publish(of_one_tenant(12))
+        back: list[Received] = []
+        async with asyncio.timeout(PATIENCE_S):
+            while len(back) < 2:
+                back += await take(broker, limit=2 - len(back))
+        handed_back = settlement.Requeue(due_at=SystemClock().now(), reason=WHY)
+        await broker.settle([Settle(lease=each.lease, settlement=handed_back) for each in back])
+
+        order = await served(broker, 12)
+
+    assert 2 == len(back)
+    assert [f"o-{place}" for place in range(12)] == [each.message.id for each in order]
+
+
+async def test_what_was_pushed_and_is_not_asked_for_keeps_its_order(rabbit: Rabbit) -> None:
+    async with sorting(rabbit.url) as broker:
+        assert [] == await take(broker, limit=4)
+        await broker.publish(of_one_tenant(12))
+        inbox = broker._inboxes[MAIL]
+        await until(lambda: len(inbox.buffer) >= 2)
+        await until(lambda: not inbox.buffer)
+
+        order = await served(broker, 12)
+
+    assert [f"o-{place}" for place in range(12)] == [each.message.id for each in order]
+
+
+def of_one_tenant(count: int) -> list[Outgoing]:
+    return [outgoing(f"o-{place}", queue=MAIL, tenant="a") for place in range(count)]
 
 
 # ------------------------------------------------------------------------------------------------- a backlog

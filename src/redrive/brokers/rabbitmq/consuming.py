@@ -266,8 +266,8 @@ class Inbox:
             return
         self._consumers.clear()
         self._prefetch = 0
-        # From the last to the first: each goes to the place it had.
-        tags = [pushed.tag for pushed in reversed(self.buffer)]
+        # A quorum queue keeps this order, whether what comes back goes first there or last; a classic one has its own.
+        tags = [pushed.tag for pushed in self.buffer]
         self.buffer.clear()
         self.requeue(tags)
 

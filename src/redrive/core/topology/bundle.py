@@ -8,7 +8,8 @@
 All are of the type and durability of the queue itself. Messages move between them by being published, confirmed, and
 acknowledged then; no broker's dead-lettering has a part in it. What the queue says of dead-lettering and of a message
 TTL holds in each of them, so a message that expires goes where it would have gone; a delivery limit only where somebody
-handles messages, in `mail.next`; a limit of length only in the queue itself.
+handles messages, in `mail.next` (a quorum queue without one gets one there that is never reached: with it, what is
+handed back keeps its place); a limit of length only in the queue itself.
 """
 
 from __future__ import annotations
@@ -19,8 +20,8 @@ from functools import lru_cache
 from typing import Any, Final
 from zlib import crc32
 
-from redrive.core.topology.fit import LIMIT
-from redrive.core.topology.model import Queue, Topology
+from redrive.core.topology.fit import LIMIT, UNLIMITED
+from redrive.core.topology.model import Queue, QueueType, Topology
 from redrive.core.topology.recipes import safe_queue
 
 SHARDS: Final = 16
@@ -28,6 +29,11 @@ OWN_ASIDES: Final = 12
 """Each holds messages of one tenant at a time."""
 SHARED_ASIDES: Final = 4
 """For tenants that find none of the former free, by a hash."""
+
+NEVER_REACHED: Final = 1_000_000_000
+"""The delivery limit of a quorum queue that is to have none: only with one do messages that were pushed and handed back
+unstarted come before those behind them; without, they go to the end (measured on 3.10.8 and 4.0.5).
+"""
 
 _INHERITED: Final = (
     "x-queue-type",
@@ -113,8 +119,11 @@ def _parts(shape: Queue) -> list[Queue]:
         # The broker takes that strategy with this overflow only.
         arguments["x-overflow"] = "reject-publish"
     parts = [replace(shape, name=name, auto_delete=False, arguments=arguments) for name in bundle.inner]
-    if LIMIT in shape.arguments:
-        parts[-1] = replace(parts[-1], arguments={**arguments, LIMIT: shape.arguments[LIMIT]})
+    limit = shape.arguments.get(LIMIT, UNLIMITED)
+    if arguments.get("x-queue-type") == QueueType.QUORUM and limit == UNLIMITED:
+        limit = NEVER_REACHED
+    if limit != UNLIMITED:
+        parts[-1] = replace(parts[-1], arguments={**arguments, LIMIT: limit})
     return parts
 
 
