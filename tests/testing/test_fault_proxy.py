@@ -14,6 +14,7 @@ from redrive.testing.servers.proxy import FaultProxy, Way
 
 SOON_S = 0.3
 """How long silence has to last to count as silence."""
+PATIENCE_S = 30.0
 
 
 class Echo:
@@ -199,3 +200,30 @@ def test_a_server_that_is_away_is_a_reset_for_the_client(proxy: FaultProxy) -> N
         port = unused.getsockname()[1]
     with FaultProxy("127.0.0.1", port) as lonely, pytest.raises(ConnectionResetError), connected(lonely) as client:
         client.recv(1)
+
+
+def test_who_came_while_the_server_did_not_answer_is_reset_with_the_proxy() -> None:
+    with unanswering() as port:
+        proxy = FaultProxy("127.0.0.1", port)
+        with proxy, socket.create_connection(("127.0.0.1", proxy.port), timeout=PATIENCE_S) as client:
+            client.sendall(b"hello")
+            deadline = time.monotonic() + PATIENCE_S
+            while not proxy._clients:
+                assert time.monotonic() < deadline
+                time.sleep(0.01)  # sleep: the proxy's thread sets no event of ours
+            proxy.close()
+            with pytest.raises(ConnectionResetError):
+                client.recv(1)
+
+
+@contextlib.contextmanager
+def unanswering() -> Iterator[int]:
+    """The port of a server that takes no more connections: whoever tries waits."""
+    with socket.socket() as listener, contextlib.ExitStack() as fillers:
+        listener.bind(("127.0.0.1", 0))
+        listener.listen(0)
+        place = listener.getsockname()
+        with contextlib.suppress(BlockingIOError, TimeoutError):
+            while True:
+                fillers.enter_context(socket.create_connection(place, timeout=SOON_S))
+        yield place[1]

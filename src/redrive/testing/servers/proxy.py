@@ -55,6 +55,7 @@ class FaultProxy:
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._loop.run_forever, name="fault-proxy", daemon=True)
         self._listener: asyncio.Server | None = None
+        self._clients: dict[asyncio.StreamWriter, asyncio.Task[None]] = {}
         self._links: set[_Link] = set()
         self._faults = _Faults()
 
@@ -142,12 +143,17 @@ class FaultProxy:
 
     async def _listen(self) -> None:
         if self._listener is None:
-            self._listener = await asyncio.start_server(self._serve, LOOPBACK, self.port, limit=_CHUNK)
+            self._listener = await asyncio.start_server(self._accept, LOOPBACK, self.port, limit=_CHUNK)
 
     async def _stop_listening(self) -> None:
         if self._listener is not None:
             self._listener.close()
             self._listener = None
+
+    def _accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        # A task that is cancelled before its first step closes nothing: whom it was for is remembered here.
+        task = self._clients[writer] = asyncio.create_task(self._serve(reader, writer))
+        task.add_done_callback(lambda _: self._clients.pop(writer, None))
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         try:
@@ -177,10 +183,15 @@ class FaultProxy:
         await self._listen()
 
     async def _end_tasks(self) -> None:
+        clients = list(self._clients)
         others = [task for task in asyncio.all_tasks() if task is not asyncio.current_task()]
         for task in others:
             task.cancel()
         await asyncio.gather(*others, return_exceptions=True)
+        for writer in clients:
+            _reset(writer)
+        # An aborted transport closes its socket in the next turn of the loop.
+        await asyncio.sleep(0)
 
 
 class _Faults:
