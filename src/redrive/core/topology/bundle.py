@@ -20,7 +20,7 @@ from functools import lru_cache
 from typing import Any, Final
 from zlib import crc32
 
-from redrive.core.topology.fit import LIMIT, UNLIMITED
+from redrive.core.topology.fit import LIMIT, NEVER_REACHED, UNLIMITED
 from redrive.core.topology.model import Queue, QueueType, Topology
 from redrive.core.topology.recipes import safe_queue
 
@@ -29,11 +29,6 @@ OWN_ASIDES: Final = 12
 """Each holds messages of one tenant at a time."""
 SHARED_ASIDES: Final = 4
 """For tenants that find none of the former free, by a hash."""
-
-NEVER_REACHED: Final = 1_000_000_000
-"""The delivery limit of a quorum queue that is to have none: only with one do messages that were pushed and handed back
-unstarted come before those behind them; without, they go to the end (measured on 3.10.8 and 4.0.5).
-"""
 
 _INHERITED: Final = (
     "x-queue-type",

@@ -13,6 +13,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final, TypeAlias
 
+from redrive.core.topology.fit import NEVER_REACHED
 from redrive.core.topology.model import Exchange, Policy, Queue, QueueType, Topology
 
 Version: TypeAlias = tuple[int, ...]
@@ -239,6 +240,7 @@ def _values(sources: Mapping[str, tuple[Source, ...]]) -> dict[str, Any]:
     found: dict[str, Any] = {
         _FIELDS[key]: _number(key, said) if key in NUMBERS else said[0].value for key, said in sources.items()
     }
-    if found.get("delivery_limit", 0) is not None and found.get("delivery_limit", 0) < 0:
+    limit = found.get("delivery_limit")
+    if limit is not None and not 0 <= limit < NEVER_REACHED:
         found["delivery_limit"] = None
     return found
