@@ -169,9 +169,11 @@ class FaultProxy:
             self._links.discard(link)
 
     async def _close_links(self, how: str) -> None:
-        for link in list(self._links):
+        links = set(self._links)
+        for link in links:
             link.end(how)
-        while self._links:  # noqa: ASYNC110 - the links end within a few turns of the loop
+        # Not for those that come meanwhile: whose client is it that waits here, they would never end.
+        while links & self._links:  # noqa: ASYNC110 - the links end within a few turns of the loop
             await asyncio.sleep(0)
 
     async def _half_close(self, way: Way) -> None:
