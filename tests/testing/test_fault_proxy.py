@@ -15,6 +15,7 @@ from redrive.testing.servers.proxy import FaultProxy, Way
 SOON_S = 0.3
 """How long silence has to last to count as silence."""
 PATIENCE_S = 30.0
+CUTS = 100
 
 
 class Echo:
@@ -214,6 +215,30 @@ def test_who_came_while_the_server_did_not_answer_is_reset_with_the_proxy() -> N
             proxy.close()
             with pytest.raises(ConnectionResetError):
                 client.recv(1)
+
+
+def test_those_who_come_while_all_are_cut_do_not_hold_it_up(echo: Echo) -> None:
+    with FaultProxy("127.0.0.1", echo.port) as proxy, contextlib.ExitStack() as clients:
+        is_over = threading.Event()
+
+        def come() -> None:
+            while not is_over.is_set():
+                with contextlib.suppress(OSError):
+                    clients.enter_context(socket.create_connection(("127.0.0.1", proxy.port), timeout=PATIENCE_S))
+
+        def cut() -> None:
+            for _ in range(CUTS):
+                proxy.drop()
+            is_over.set()
+
+        coming, cutting = threading.Thread(target=come), threading.Thread(target=cut, daemon=True)
+        coming.start()
+        cutting.start()
+        cutting.join(PATIENCE_S)
+        is_done = is_over.is_set()
+        is_over.set()
+        coming.join()
+        assert is_done
 
 
 @contextlib.contextmanager
