@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import socket
+import sys
 import threading
 import time
 from collections.abc import Iterator
@@ -209,12 +210,26 @@ def test_who_came_while_the_server_did_not_answer_is_reset_with_the_proxy() -> N
         with proxy, socket.create_connection(("127.0.0.1", proxy.port), timeout=PATIENCE_S) as client:
             client.sendall(b"hello")
             deadline = time.monotonic() + PATIENCE_S
-            while not proxy._clients:
+            while not proxy._opened:
                 assert time.monotonic() < deadline
                 time.sleep(0.01)  # sleep: the proxy's thread sets no event of ours
             proxy.close()
             with pytest.raises(ConnectionResetError):
                 client.recv(1)
+
+
+def test_who_does_not_read_is_reset_with_the_proxy_though_it_was_hung_up_on(echo: Echo) -> None:
+    proxy = FaultProxy("127.0.0.1", echo.port)
+    with proxy, connected(proxy) as client:
+        client.settimeout(SOON_S)
+        with contextlib.suppress(TimeoutError):
+            while True:
+                client.sendall(bytes(65_536))
+        proxy.hang_up()
+        proxy.close()
+        client.settimeout(PATIENCE_S)
+        with pytest.raises(ConnectionResetError):
+            heard(client, sys.maxsize)
 
 
 def test_those_who_come_while_all_are_cut_do_not_hold_it_up(echo: Echo) -> None:

@@ -55,7 +55,8 @@ class FaultProxy:
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._loop.run_forever, name="fault-proxy", daemon=True)
         self._listener: asyncio.Server | None = None
-        self._clients: dict[asyncio.StreamWriter, asyncio.Task[None]] = {}
+        self._opened: list[asyncio.StreamWriter] = []
+        self._serving: set[asyncio.Task[None]] = set()
         self._links: set[_Link] = set()
         self._faults = _Faults()
 
@@ -151,9 +152,12 @@ class FaultProxy:
             self._listener = None
 
     def _accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        # A task that is cancelled before its first step closes nothing: whom it was for is remembered here.
-        task = self._clients[writer] = asyncio.create_task(self._serve(reader, writer))
-        task.add_done_callback(lambda _: self._clients.pop(writer, None))
+        # Remembered until the end: a task that is cancelled before its first step closes nothing, and a polite close
+        # waits for a client that does not read.
+        self._opened.append(writer)
+        task = asyncio.create_task(self._serve(reader, writer))
+        self._serving.add(task)
+        task.add_done_callback(self._serving.discard)
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         try:
@@ -161,6 +165,7 @@ class FaultProxy:
         except (OSError, TimeoutError):
             _reset(writer)
             return
+        self._opened.append(server[1])
         link = _Link(client=(reader, writer), server=server, faults=self._faults)
         self._links.add(link)
         try:
@@ -185,12 +190,14 @@ class FaultProxy:
         await self._listen()
 
     async def _end_tasks(self) -> None:
-        clients = list(self._clients)
+        # Who is being accepted right now is there after a turn or two.
+        for _ in range(3):
+            await asyncio.sleep(0)
         others = [task for task in asyncio.all_tasks() if task is not asyncio.current_task()]
         for task in others:
             task.cancel()
         await asyncio.gather(*others, return_exceptions=True)
-        for writer in clients:
+        for writer in self._opened:
             _reset(writer)
         # An aborted transport closes its socket in the next turn of the loop.
         await asyncio.sleep(0)
