@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import contextlib
+import gc
 import socket
 import threading
 import time
+import warnings
 from collections.abc import Iterator
 
 import pytest
@@ -258,6 +260,29 @@ def test_those_who_come_while_all_are_cut_do_not_hold_it_up(echo: Echo) -> None:
         is_over.set()
         coming.join()
         assert is_done
+
+
+def test_who_comes_while_it_stops_to_listen_is_not_left_open(proxy: FaultProxy) -> None:
+    is_over = threading.Event()
+
+    def come() -> None:
+        while not is_over.is_set():
+            with contextlib.suppress(OSError):
+                connected(proxy).close()
+
+    coming = threading.Thread(target=come)
+    with warnings.catch_warnings(record=True) as left_open:
+        warnings.simplefilter("always", ResourceWarning)
+        coming.start()
+        for _ in range(CUTS):
+            proxy.refuse()
+            proxy.heal()
+        is_over.set()
+        coming.join()
+        proxy.close()
+        gc.collect()
+
+    assert [] == left_open
 
 
 @contextlib.contextmanager
