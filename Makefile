@@ -82,7 +82,7 @@ LOCK := uv pip compile pyproject.toml --universal --python-version 3.11 --genera
 	--no-emit-index-url --no-emit-find-links --custom-compile-command "make lock"
 lock:
 	$(LOCK) -o requirements.lock
-	$(LOCK) --group dev --extra pydantic --extra rabbitmq --extra redis -o requirements-dev.lock
+	$(LOCK) --group dev --extra pydantic --extra rabbitmq --extra redis --extra postgres --extra mongodb --extra web -o requirements-dev.lock
 
 clean:
 	rm -rf .venv dist out .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache

@@ -3,9 +3,10 @@
 A job is stored before it starts and can be resumed by anyone after a kill at any point:
 
     staged ─start→ running ─finish→ done
-       │              ├─abort→ aborted      (a person; can be resumed)
-       │              └─break→ failed       (target gone, store away; can be resumed)
-       └─abort→ aborted;  aborted | failed ─start→ running
+       │              ├─abort→ aborted      (a person, or its canary; can be resumed)
+       │              ├─break→ failed       (target gone, store away; can be resumed)
+       │              └─pause→ paused       (a person; keeps its letters)
+       └─abort→ aborted, ─pause→ paused;  aborted | failed | paused ─start→ running;  paused ─abort→ aborted
 
 Authoritative are the items: an item is `sent` only in the same commit that made the copy durable (embedded), or
 after the broker's confirm (elsewhere; a crash between leaves a second copy with the same message id and redrive
@@ -33,6 +34,7 @@ class JobState(StrEnum):
     STAGED = "staged"
     RUNNING = "running"
     DONE = "done"
+    PAUSED = "paused"
     ABORTED = "aborted"
     FAILED = "failed"
 
@@ -42,6 +44,7 @@ class JobEvent(StrEnum):
 
     START = "start"
     FINISH = "finish"
+    PAUSE = "pause"
     ABORT = "abort"
     BREAK = "break"
 
@@ -49,16 +52,19 @@ class JobEvent(StrEnum):
 JOB_TRANSITIONS: Final[dict[JobState, dict[JobEvent, JobState]]] = {
     JobState.STAGED: {
         JobEvent.START: JobState.RUNNING,
+        JobEvent.PAUSE: JobState.PAUSED,
         JobEvent.ABORT: JobState.ABORTED,
         JobEvent.BREAK: JobState.FAILED,
     },
     JobState.RUNNING: {
         JobEvent.START: JobState.RUNNING,
         JobEvent.FINISH: JobState.DONE,
+        JobEvent.PAUSE: JobState.PAUSED,
         JobEvent.ABORT: JobState.ABORTED,
         JobEvent.BREAK: JobState.FAILED,
     },
     JobState.DONE: {},
+    JobState.PAUSED: {JobEvent.START: JobState.RUNNING, JobEvent.ABORT: JobState.ABORTED},
     JobState.ABORTED: {JobEvent.START: JobState.RUNNING},
     JobState.FAILED: {JobEvent.START: JobState.RUNNING},
 }
@@ -101,9 +107,10 @@ class JobCounts:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Job:
-    """A stored redrive job. `request_key` makes creating it idempotent: the same key returns the same job.
-    `staged_to` is how far the frozen selection has been copied into items, `is_staged` that it is complete.
-    `token` fences: only the runner holding it may move the job.
+    """A stored redrive job. `progress`: what its runner keeps from one run to the next, as JSON text. `request_key`
+    makes creating it idempotent: the same key returns the same job. `staged_to` is how far the frozen selection has
+    been copied into items, `is_staged` that it is complete. `token` fences: only the runner holding it may move the
+    job.
     """
 
     id: str
@@ -118,9 +125,19 @@ class Job:
     created_at: UnixMs
     updated_at: UnixMs
     error: str | None = None
+    progress: str | None = None
     token: int = 0
     owner: str | None = None
     lease_until: UnixMs | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Outcomes:
+    """What became of sent letters. The rest of `sent` is on its way, or nobody will ever tell."""
+
+    sent: int = 0
+    succeeded: int = 0
+    failed_again: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

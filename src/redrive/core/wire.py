@@ -275,6 +275,7 @@ def history_from_json(text: str | None) -> tuple[Attempt, ...]:
 _LETTER_PLAIN: Final = (
     "id", "system", "queue", "dead_letter_queue", "error_type", "error_code", "attempt_count", "fingerprint",
     "group_title", "first_failed_at", "dead_lettered_at", "expires_at", "redrive_count", "previous", "outstanding_job",
+    "version",
 )  # fmt: skip
 
 
@@ -316,6 +317,8 @@ def selection_document(selection: Selection) -> Document:
         document["states"] = sorted(str(state) for state in document["states"])
     if "ids" in document:
         document["ids"] = list(document["ids"])
+    if "headers" in document:
+        document["headers"] = [list(pair) for pair in document["headers"]]
     return document | {name: 0 for name in ("since", "until") if getattr(selection, name) == 0}
 
 
@@ -324,6 +327,7 @@ def selection_from_document(document: Mapping[str, Any]) -> Selection:
     with _Reading("selection", document):
         known = _known(document, _SELECTION_NAMES)
         known["ids"] = tuple(document.get("ids", ()))
+        known["headers"] = tuple((name, value) for name, value in document.get("headers", ()))
         known["states"] = frozenset(ReviewState(state) for state in document.get("states", ()))
         return Selection(**known)
 

@@ -23,6 +23,7 @@ from redrive.core.redrive import (
     JobEvent,
     JobOptions,
     JobState,
+    Outcomes,
     refusal,
     runner_lost,
     sent_note,
@@ -37,12 +38,13 @@ from redrive.core.wire import (
 )
 from redrive.errors import QueueNotFoundError
 from redrive.sqlite import claims, letters, queue, search
+from redrive.sqlite.rows import CLOSED
 from redrive.sqlite.values import insert_rows, numbers, text_in, text_out
 from redrive.sqlite.writer import Tx
 
 _COLUMNS: Final = (
     "seq, id, request_key, selection, options, actor, note, state, is_staged, pending, sent, skipped, created_at, "
-    "updated_at, error, token, owner, lease_until"
+    "updated_at, error, token, owner, lease_until, progress"
 )
 _OPEN: Final = (JobState.STAGED, JobState.RUNNING)
 
@@ -65,6 +67,7 @@ def _job_from(row: Sequence[Any]) -> Job:
         token=row[15],
         owner=row[16],
         lease_until=row[17],
+        progress=row[18],
     )
 
 
@@ -81,7 +84,7 @@ def create(tx: Tx, job: Job) -> Job:
         text_in(job.id), text_in(job.request_key), json.dumps(selection_document(job.selection)),
         json.dumps(options_document(job.options)), clean(job.actor), clean(job.note), str(job.state), job.is_staged,
         job.counts.pending, job.counts.sent, job.counts.skipped, job.created_at, job.updated_at, _clean(job.error),
-        job.token, _clean(job.owner), job.lease_until, last_letter, -1, -1,
+        job.token, _clean(job.owner), job.lease_until, _clean(job.progress), last_letter, -1, -1,
     )  # fmt: skip
     head = f"INSERT INTO redrive_job ({_COLUMNS.removeprefix('seq, ')}, last_letter, staged_at, staged_seq)"
     insert_rows(tx.connection, head, [values])
@@ -241,12 +244,28 @@ def save(tx: Tx, job: Job, *, lease_ms: Millis) -> bool:
     is_over = job.state not in _OPEN
     tx.execute(
         "UPDATE redrive_job SET state = ?, error = ?, token = token + ?, owner = CASE WHEN ? THEN NULL ELSE owner END, "
-        "lease_until = ?, updated_at = ? WHERE seq = ?",
-        (str(job.state), _clean(job.error), is_over, is_over, None if is_over else tx.now + lease_ms, tx.now, found[0]),
-    )
-    if is_over:
+        "lease_until = ?, progress = ?, updated_at = ? WHERE seq = ?",
+        (str(job.state), _clean(job.error), is_over, is_over, None if is_over else tx.now + lease_ms,
+         _clean(job.progress), tx.now, found[0]),
+    )  # fmt: skip
+    if is_over and job.state is not JobState.PAUSED:
         tx.execute("UPDATE redrive_letter SET outstanding_job = NULL WHERE outstanding_job = ?", (text_in(job.id),))
     return True
+
+
+def outcomes(connection: sqlite3.Connection, job_id: str, *, positions: Sequence[int] | None) -> Outcomes:
+    """What became of sent letters."""
+    among = "" if positions is None else "AND i.position IN (SELECT value FROM json_each(?))"
+    again = (
+        "EXISTS (SELECT 1 FROM redrive_letter n WHERE n.previous = i.letter_id AND n.dead_lettered_at >= j.created_at)"
+    )
+    row = connection.execute(
+        f"SELECT count(*), total(l.state = ? AND NOT {again}), total({again}) "  # noqa: S608 - constants
+        "FROM redrive_job j JOIN redrive_item i ON i.job_seq = j.seq AND i.state = 'sent' "
+        f"LEFT JOIN redrive_letter l ON l.id = i.letter_id WHERE j.id = ? {among}",
+        [CLOSED, text_in(job_id), *([] if positions is None else [numbers(positions)])],
+    ).fetchone()
+    return Outcomes(sent=row[0], succeeded=int(row[1]), failed_again=int(row[2]))
 
 
 # ---------------------------------------------------------------------------------------------------- forward

@@ -160,8 +160,9 @@ REVIEW_NUMBER: Final = {state: number for number, state in enumerate(REVIEW_STAT
 SUMMARY_COLUMNS: Final = (
     "id, queue, dead_letter_queue, message_id, key, tenant, message_type, reason_code, reason_text, error_type, "
     "error_code, attempt_count, fingerprint, group_title, state, first_failed_at, dead_lettered_at, expires_at, "
-    "redrive_count, previous, outstanding_job, body_bytes"
+    "redrive_count, previous, outstanding_job, body_bytes, version"
 )
+SUMMARY_WIDTH: Final = SUMMARY_COLUMNS.count(",") + 1
 CONTENT_COLUMNS: Final = (
     "system, priority, published_at, message_expires_at, content_type, headers, properties, history, original, body"
 )
@@ -193,6 +194,7 @@ def summary_row(letter: Letter, *, letter_id: str) -> tuple[Any, ...]:
         text_in(letter.previous),
         text_in(letter.outstanding_job),
         len(message.body),
+        _cleaned(letter.version),
     )
 
 
@@ -240,13 +242,16 @@ def summary_from(row: Row) -> LetterSummary:
         previous=text_or_none_out(row[19]),
         outstanding_job=text_or_none_out(row[20]),
         body_bytes=row[21],
+        version=row[22],
     )
 
 
 def letter_from(row: Row) -> Letter:
     """The letter of one row with SUMMARY_COLUMNS and CONTENT_COLUMNS."""
-    summary = summary_from(row[:22])
-    system, priority, published_at, expires_at, content_type, headers, properties, history, original, body = row[22:]
+    summary = summary_from(row[:SUMMARY_WIDTH])
+    system, priority, published_at, expires_at, content_type, headers, properties, history, original, body = row[
+        SUMMARY_WIDTH:
+    ]
     message = Message(
         id=summary.message_id,
         key=summary.key,
@@ -280,6 +285,7 @@ def letter_from(row: Row) -> Letter:
         redrive_count=summary.redrive_count,
         previous=summary.previous,
         outstanding_job=summary.outstanding_job,
+        version=summary.version,
     )
 
 

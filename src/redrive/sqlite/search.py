@@ -53,7 +53,7 @@ def where(connection: sqlite3.Connection, selection: Selection) -> tuple[str, li
     if selection.ids:
         found.add("id", "IN (SELECT value FROM json_each(?))", json.dumps(selection.ids))
     # Most telling first: the first one given leads.
-    for column in ("key", "fingerprint", "error_code", "tenant", "reason_code"):
+    for column in ("message_id", "key", "fingerprint", "error_code", "tenant", "reason_code"):
         _add_equal(found, column, getattr(selection, column))
     if selection.queue is not None:
         _add_queue(connection, found, selection.queue)

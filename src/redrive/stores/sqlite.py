@@ -23,7 +23,7 @@ from redrive.core.ports import (
     ReviewChange,
     Unsent,
 )
-from redrive.core.redrive import Item, Job
+from redrive.core.redrive import Item, Job, Outcomes
 from redrive.core.units import Millis, UnixMs
 from redrive.sqlite import claims, controls, jobs, letters, outbox, search
 from redrive.sqlite.file import SqliteFile
@@ -170,3 +170,7 @@ class SqliteJobStore(_Face):
     async def save(self, job: Job, *, lease_ms: Millis) -> bool:
         """See `JobStore.save`."""
         return await self._file.write(lambda tx: jobs.save(tx, job, lease_ms=lease_ms))
+
+    async def outcomes(self, job_id: str, *, positions: Sequence[int] | None = None) -> Outcomes:
+        """See `JobStore.outcomes`."""
+        return await self._file.read(lambda connection: jobs.outcomes(connection, job_id, positions=positions))

@@ -51,7 +51,8 @@ class Letter:
     `id` is deterministic (see `letter_id`), so storing twice is storing once. `system` is the app's name, `queue`
     the consumer queue, `dead_letter_queue` the name people look under. `previous` links to the letter this copy
     was redriven from; `first_failed_at` and `redrive_count` carry over from it. `outstanding_job`: the redrive
-    job that holds this letter now, None where none does (one outstanding redrive per letter).
+    job that holds this letter now, None where none does (one outstanding redrive per letter). `version`: of the app
+    whose worker gave the message up, None where it has none.
     """
 
     id: str
@@ -73,6 +74,7 @@ class Letter:
     redrive_count: int = 0
     previous: str | None = None
     outstanding_job: str | None = None
+    version: str | None = None
 
 
 def letter_id(

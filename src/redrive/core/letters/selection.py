@@ -19,7 +19,8 @@ class Selection:
     """All given conditions hold together; an empty field does not restrict.
 
     `queue` matches the consumer queue or the dead-letter queue. `since` <= dead_lettered_at < `until`.
-    `text` is a case-insensitive substring of the reason text, message id or key.
+    `text` is a case-insensitive substring of the reason text, message id or key. `headers`: each a name and the value
+    it has as text; no index helps there, so it belongs beside a condition that leaves few letters.
     """
 
     ids: tuple[str, ...] = ()
@@ -32,6 +33,8 @@ class Selection:
     tenant: str | None = None
     key: str | None = None
     message_type: str | None = None
+    message_id: str | None = None
+    headers: tuple[tuple[str, str], ...] = ()
     since: UnixMs | None = None
     until: UnixMs | None = None
     text: str | None = None

@@ -17,6 +17,7 @@ from redrive.core.redrive import (
     JobCounts,
     JobEvent,
     JobState,
+    Outcomes,
     refusal,
     runner_lost,
 )
@@ -130,20 +131,32 @@ class MemoryJobStore:
             return False
         now = self._clock.now()
         is_over = job.state not in (JobState.STAGED, JobState.RUNNING)
+        keeps_letters = job.state is JobState.PAUSED
         row.job = replace(
             row.job,
             state=job.state,
             error=job.error,
+            progress=job.progress,
             # Whoever ended it, its runner may not go on: see the port.
             token=row.job.token + 1 if is_over else row.job.token,
             owner=None if is_over else row.job.owner,
             lease_until=None if is_over else now + lease_ms,
             updated_at=now,
         )
-        if is_over:
+        if is_over and not keeps_letters:
             for item in _pending(row):
                 self._letters.free(item.letter_id, job.id)
         return True
+
+    async def outcomes(self, job_id: str, *, positions: Sequence[int] | None = None) -> Outcomes:
+        """See `JobStore.outcomes`."""
+        row = self._rows.get(job_id)
+        if row is None:
+            return Outcomes()
+        wanted = row.items if positions is None else [row.items[at] for at in positions if at < len(row.items)]
+        sent = [item.letter_id for item in wanted if item.state is ItemState.SENT]
+        succeeded, failed_again = self._letters.fates(sent, since=row.job.created_at)
+        return Outcomes(sent=len(sent), succeeded=succeeded, failed_again=failed_again)
 
     def _next_row(self, now: UnixMs) -> _JobRow | None:
         waiting = (JobState.STAGED, JobState.RUNNING)

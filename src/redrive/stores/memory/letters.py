@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 
 from redrive.core.letters import ages
-from redrive.core.letters.letter import Letter
+from redrive.core.letters.letter import Letter, ReviewState
 from redrive.core.letters.review import moves
 from redrive.core.letters.selection import OPEN_STATES, Place, Selection, cursor_at, place_of
 from redrive.core.ports import AuditEntry, LetterStats, LetterSummary, Page, ReviewChange
@@ -118,6 +118,16 @@ class MemoryLetterStore:
         if kept is not None and kept.letter.outstanding_job == job_id:
             kept.letter = replace(kept.letter, outstanding_job=None)
 
+    def fates(self, letter_ids: Sequence[str], *, since: UnixMs) -> tuple[int, int]:
+        """How many of these letters, each redriven since then, are closed, and how many failed again."""
+        again = {kept.letter.previous for kept in self._kept.values() if kept.letter.dead_lettered_at >= since}
+        states = [
+            kept.letter.state
+            for letter_id in letter_ids
+            if (kept := self._kept.get(letter_id)) is not None and letter_id not in again
+        ]
+        return states.count(ReviewState.CLOSED), sum(letter_id in again for letter_id in letter_ids)
+
     def _review_one(self, change: ReviewChange) -> str | None:
         kept = self._kept.get(change.letter_id)
         if kept is None:
@@ -142,6 +152,7 @@ def _matches(selection: Selection, letter: Letter) -> bool:
         (selection.tenant, letter.message.tenant),
         (selection.key, letter.message.key),
         (selection.message_type, letter.message.properties.type),
+        (selection.message_id, letter.message.id),
     )
     return (
         all(want is None or want == have for want, have in wanted)
@@ -183,6 +194,7 @@ def _summary(letter: Letter) -> LetterSummary:
         previous=letter.previous,
         outstanding_job=letter.outstanding_job,
         body_bytes=len(letter.message.body),
+        version=letter.version,
     )
 
 
