@@ -1,0 +1,36 @@
+"""Service: every operation a person can do, once. Surfaces (CLI, admin API, console) only translate to it.
+
+Results are frozen values; nothing here prints, parses options or knows HTTP. Whatever is asked of many letters goes
+by a `Selection` and works in bounded pages, so that a million letters need no more memory than fifty.
+"""
+
+from __future__ import annotations
+
+from redrive.service.letters import LetterOperations
+from redrive.service.looking import LookingOperations
+from redrive.service.operations import MAX_PAGE, SHOWN
+from redrive.service.queues import QueueOperations
+from redrive.service.redriving import RedriveOperations, redrivable, runner_name
+from redrive.service.values import Group, JobView, LetterView, Plan, QueuePlan, QueueView, Receipt, ReviewResult, Skip
+
+
+class Service(QueueOperations, LookingOperations, RedriveOperations, LetterOperations):
+    """The operations on one open app."""
+
+
+__all__ = [
+    "MAX_PAGE",
+    "SHOWN",
+    "Group",
+    "JobView",
+    "LetterView",
+    "Plan",
+    "QueuePlan",
+    "QueueView",
+    "Receipt",
+    "ReviewResult",
+    "Service",
+    "Skip",
+    "redrivable",
+    "runner_name",
+]

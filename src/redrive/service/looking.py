@@ -1,0 +1,61 @@
+"""Operations that look at letters and their groups."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Final
+
+from redrive.core.letters.selection import Selection
+from redrive.core.ports import LetterStats, Page
+from redrive.core.units import Millis
+from redrive.errors import ConfigurationError, NotFoundError
+from redrive.service.operations import MAX_PAGE, SEE_LETTERS, Operations
+from redrive.service.values import Group, LetterView
+
+LAST_HOUR_MS: Final[Millis] = 3_600_000
+
+
+class LookingOperations(Operations):
+    """On letters, changing nothing."""
+
+    async def letters(self, selection: Selection, *, limit: int = 50, cursor: str | None = None) -> Page:
+        """One page of letters, oldest first. Looking changes nothing."""
+        if not 1 <= limit <= MAX_PAGE:
+            raise ConfigurationError(f"limit is {limit}: a page holds 1 to {MAX_PAGE} letters.")
+        return await self._app.backend.letters.find(selection, limit=limit, cursor=cursor)
+
+    async def letter(self, letter_id: str) -> LetterView:
+        """One letter with everything. Raises `NotFoundError`."""
+        found = await self._app.backend.letters.get(letter_id)
+        if found is None:
+            raise NotFoundError(f'No dead letter has the id "{letter_id}".', hint=SEE_LETTERS)
+        return LetterView(letter=found[0], audit=found[1])
+
+    async def stats(self, selection: Selection, *, top: int = 20) -> LetterStats:
+        """Counts over a selection."""
+        return await self._app.backend.letters.stats(selection, top=top)
+
+    async def died_last_hour(self, selection: Selection) -> int:
+        """How many of these letters died within the last hour."""
+        since = max(self._app.clock.now() - LAST_HOUR_MS, selection.since or 0)
+        return (await self.stats(replace(selection, since=since), top=1)).total
+
+    async def groups(self, selection: Selection, *, limit: int = 20) -> tuple[Group, ...]:
+        """The problems behind these letters, the largest first."""
+        stats = await self.stats(selection, top=limit)
+        groups = [await self._group(selection, *entry) for entry in stats.by_group.items()]
+        return tuple(group for group in groups if group is not None)
+
+    async def _group(self, selection: Selection, fingerprint: str, count: int) -> Group | None:
+        page = await self._app.backend.letters.find(replace(selection, fingerprint=fingerprint), limit=1)
+        if not page.letters:
+            return None
+        oldest = page.letters[0]
+        return Group(
+            fingerprint=fingerprint,
+            title=oldest.group_title or oldest.reason_text,
+            count=count,
+            queue=oldest.queue,
+            reason_code=oldest.reason_code,
+            first_failed_at=oldest.first_failed_at,
+        )

@@ -1,0 +1,192 @@
+"""Operations on redrive jobs: plan, make, follow, stop them."""
+
+from __future__ import annotations
+
+import os
+import secrets
+import socket
+from collections import Counter
+from dataclasses import replace
+from typing import Final
+
+from redrive.core.letters.selection import OPEN_STATES, Selection
+from redrive.core.ports import LetterSummary
+from redrive.core.redrive import JOB_TRANSITIONS, Item, ItemState, Job, JobEvent, JobOptions, JobState, refusal
+from redrive.core.units import Millis
+from redrive.errors import NotFoundError, TransitionError
+from redrive.runtime.app import Redrive
+from redrive.runtime.redriver import OnProgress, Redriver, came_back, tell_job
+from redrive.service.operations import SEE_LETTERS, SHOWN, Counted, Operations
+from redrive.service.values import JobView, Plan, QueuePlan, Skip
+
+FOLLOW_MS: Final[Millis] = 200
+ABORT_TRIES: Final = 5
+
+
+class RedriveOperations(Operations):
+    """On redrive jobs."""
+
+    def __init__(self, app: Redrive) -> None:
+        super().__init__(app)
+        self._redriver = Redriver(app.backend, app.clock, app.events)
+
+    async def plan(
+        self, selection: Selection, options: JobOptions | None = None, *, on_count: Counted | None = None
+    ) -> Plan:
+        """Exactly what `redrive` would do with these letters now: what it sends where, what it skips and why.
+        Raises `NotFoundError` for a queue that is not there.
+        """
+        await self._refuse_unknown_queue(selection.queue)
+        options = JobOptions() if options is None else options
+        now = self._app.clock.now()
+        sends, skips = Counter[str](), Counter[str]()
+        letters: list[LetterSummary] = []
+        skipped: list[Skip] = []
+        async for letter in self._selected(redrivable(selection), limit=options.limit, on_count=on_count):
+            why = refusal(letter, options, job_id="", at=now)
+            if why is None:
+                sends[letter.queue] += 1
+                letters += [letter] if len(letters) < SHOWN else []
+            else:
+                skips[letter.queue] += 1
+                skipped += [Skip(letter_id=letter.id, why=why)] if len(skipped) < SHOWN else []
+        queues = tuple(
+            QueuePlan(queue=name, target=options.target_queue or name, send=sends[name], skip=skips[name])
+            for name in sorted({*sends, *skips})
+        )
+        send = sends.total()
+        takes_ms = None if options.rate_per_s is None else int(send * 1_000 / options.rate_per_s)
+        return Plan(
+            send=send,
+            skip=skips.total(),
+            queues=queues,
+            letters=tuple(letters),
+            skipped=tuple(skipped),
+            missing=await self._missing(selection.ids),
+            takes_ms=takes_ms,
+        )
+
+    async def redrive(
+        self,
+        selection: Selection,
+        options: JobOptions | None = None,
+        *,
+        actor: str,
+        note: str = "",
+        request_key: str | None = None,
+        run: bool = True,
+        on_progress: OnProgress | None = None,
+    ) -> JobView:
+        """Send these letters back. The job is stored first; `run` False leaves it to any worker and returns at once.
+
+        The same `request_key` gets the job it made the first time, whatever has become of it; nothing is sent twice.
+        Raises `NotFoundError` when ids are given and none is known, or a queue that is not.
+        """
+        missing = await self._missing(selection.ids)
+        if selection.ids and len(missing) == len(set(selection.ids)):
+            raise NotFoundError(f'No dead letter has the id "{missing[0]}". Nothing was sent.', hint=SEE_LETTERS)
+        await self._refuse_unknown_queue(selection.queue)
+        now = self._app.clock.now()
+        made = Job(
+            id=f"rd_{now:012x}{secrets.token_hex(4)}",
+            selection=redrivable(selection),
+            options=JobOptions() if options is None else options,
+            actor=actor,
+            note=note,
+            request_key=request_key,
+            created_at=now,
+            updated_at=now,
+        )
+        job = await self._app.backend.jobs.create(made)
+        if job.id == made.id:
+            tell_job(self._app.events, job, actor=actor)
+        if on_progress is not None:
+            on_progress(job)
+        ended = await self._follow(job, on_progress) if run and job.state in _RUNNABLE else job
+        return replace(await self._job_view(ended), missing=missing)
+
+    async def resume(self, job_id: str, *, on_progress: OnProgress | None = None) -> JobView:
+        """Go on with a job that was aborted, failed, or whose runner died. Nothing already sent is sent again."""
+        job = await self._job(job_id)
+        if JobEvent.START not in JOB_TRANSITIONS[job.state]:
+            raise TransitionError(f"Job {job.id} is {job.state}: there is nothing to resume.")
+        return await self._job_view(await self._follow(job, on_progress))
+
+    async def abort(self, job_id: str, *, actor: str, note: str = "") -> JobView:
+        """Stop a job. What it sent stays sent; the others are free again. Its runner stops within two seconds."""
+        for _ in range(ABORT_TRIES):
+            job = await self._job(job_id)
+            if JobEvent.ABORT not in JOB_TRANSITIONS[job.state]:
+                raise TransitionError(f"Job {job.id} is {job.state} already: there is nothing to stop.")
+            text = f"aborted by {actor}" + (f": {note}" if note else "")
+            ended = replace(job, state=JobState.ABORTED, error=text, updated_at=self._app.clock.now())
+            if await self._app.backend.jobs.save(ended, lease_ms=0):
+                stored = await self._job(job_id)
+                tell_job(self._app.events, stored, actor=actor)
+                return await self._job_view(stored)
+        raise TransitionError(f"Job {job_id} passed from runner to runner and could not be stopped. Try again.")
+
+    async def jobs(self, *, limit: int = 50) -> tuple[Job, ...]:
+        """Redrive jobs, newest first."""
+        return tuple(await self._app.backend.jobs.list(limit=limit))
+
+    async def job(self, job_id: str) -> JobView:
+        """One job, with what it skipped and how many of its letters came back. Raises `NotFoundError`."""
+        return await self._job_view(await self._job(job_id))
+
+    async def _refuse_unknown_queue(self, queue: str | None) -> None:
+        """Known is what this app consumes, what dead letters came from, and what the broker has."""
+        if queue is None or queue in {*self._app.consumers, *self._dead_letter_names()}:
+            return
+        backend = self._app.backend
+        if (await backend.letters.stats(Selection(queue=queue), top=1)).total:
+            return
+        if queue not in {depth.queue for depth in await backend.broker.depths([queue])}:
+            raise NotFoundError(
+                f'There is no queue "{queue}", and no dead letter of one. Nothing was sent.',
+                hint="See: redrive queues list",
+            )
+
+    async def _follow(self, job: Job, on_progress: OnProgress | None) -> Job:
+        """Run the job, or watch whoever runs it, until it has ended."""
+        owner = runner_name()
+        while True:
+            ended = await self._redriver.run(job.id, owner=owner, on_progress=on_progress)
+            if ended is None:
+                ended = await self._job(job.id)
+            if on_progress is not None:
+                on_progress(ended)
+            if ended.state not in (JobState.STAGED, JobState.RUNNING):
+                return ended
+            await self._app.clock.sleep(FOLLOW_MS)
+
+    async def _job(self, job_id: str) -> Job:
+        job = await self._app.backend.jobs.get(job_id)
+        if job is None:
+            raise NotFoundError(f'No redrive job has the id "{job_id}".', hint="See: redrive dlq jobs")
+        return job
+
+    async def _job_view(self, job: Job) -> JobView:
+        items: list[Item] = []
+        if job.counts.skipped:
+            items = await self._app.backend.jobs.items(job.id, state=ItemState.SKIPPED, limit=SHOWN)
+        skipped = tuple(Skip(letter_id=item.letter_id, why=item.why or "") for item in items)
+        returned = None
+        if job.counts.sent:
+            returned = await came_back(self._app.backend, job, now=self._app.clock.now())
+        return JobView(job=job, skipped=skipped, returned=returned)
+
+
+_RUNNABLE: Final = frozenset({JobState.STAGED, JobState.RUNNING})
+
+
+def redrivable(selection: Selection) -> Selection:
+    """What a redrive of this selection means: letters named by id as they are (a closed one is then skipped with the
+    reason), else only those a person still has to decide about.
+    """
+    return selection if selection.ids or selection.states else replace(selection, states=OPEN_STATES)
+
+
+def runner_name() -> str:
+    """Who holds a job, as a person can find the process: host and process id."""
+    return f"{socket.gethostname()}:{os.getpid()}"
