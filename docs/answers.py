@@ -165,7 +165,7 @@ def _group() -> service.GroupCount:
 
 def _problem() -> Group:
     return Group(
-        fingerprint="v1-9f2c4a7b01d3e5f6",
+        fingerprint="v2-9f2c4a7b01d3e5f6",
         title="TimeoutError: no answer",
         queue="orders",
         reason_code="TIMEOUT_EXHAUSTED",
@@ -187,7 +187,7 @@ def _problem() -> Group:
 
 
 def _problem_view() -> service.GroupView:
-    entry = GroupEntry(fingerprint="v1-9f2c4a7b01d3e5f6", at=AT, actor="ann", action="resolved", note="ticket 4711")
+    entry = GroupEntry(fingerprint="v2-9f2c4a7b01d3e5f6", at=AT, actor="ann", action="resolved", note="ticket 4711")
     return service.GroupView(group=_problem(), audit=(entry,), hours=(HourCount(at=AT, count=3),))
 
 

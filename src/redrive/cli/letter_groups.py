@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from redrive.service import GroupView
 
 GroupArgument: TypeAlias = Annotated[
-    str, typer.Argument(metavar="GROUP", help="The group's id (v1-…); see: redrive dlq groups.")
+    str, typer.Argument(metavar="GROUP", help="The group's id (v2-…); see: redrive dlq groups.")
 ]
 
 
@@ -52,7 +52,7 @@ def list_groups(
     \b
       redrive dlq groups                          everything
       redrive dlq groups orders --state open      what nobody has looked at
-      redrive dlq list --group v1-9f…             the letters of one
+      redrive dlq list --group v2-9f…             the letters of one
     """
     from redrive.core.letters.groups import GroupState
 
@@ -89,7 +89,7 @@ def show(group: GroupArgument, *, where: Where) -> None:
     """Show one group: how often, since when, whom it hit, what redriving it did, and who did what with it.
 
     \b
-      redrive dlq group show v1-9f2c…
+      redrive dlq group show v2-9f2c…
     """
     view = where.run(lambda service: service.group(group))
     if where.is_json:
@@ -173,7 +173,7 @@ def acknowledge(group: GroupArgument, *, note: o.NoteOption = "", actor: o.Actor
     """Say that somebody knows of this problem; its letters stay where they are.
 
     \b
-      redrive dlq group acknowledge v1-9f2c… --note "vendor is down, ticket 4711"
+      redrive dlq group acknowledge v2-9f2c… --note "vendor is down, ticket 4711"
     """
     from redrive.core.letters.groups import GroupState
 
@@ -202,8 +202,8 @@ def ignore(
     """Leave a problem alone: for a time, for so many letters, or as long as it stays rare. Past its bound it is open.
 
     \b
-      redrive dlq group ignore v1-9f2c… --for 2d
-      redrive dlq group ignore v1-9f2c… --rate 10 --per 1h --note "a few of these are normal"
+      redrive dlq group ignore v2-9f2c… --for 2d
+      redrive dlq group ignore v2-9f2c… --rate 10 --per 1h --note "a few of these are normal"
     """
     from redrive.core.letters.groups import GroupState, Ignored
 
@@ -233,7 +233,7 @@ def resolve(
     """Say that this problem is fixed. A new failure opens it again; with --in, only one in that version or later.
 
     \b
-      redrive dlq group resolve v1-9f2c… --in 1.4.2
+      redrive dlq group resolve v2-9f2c… --in 1.4.2
     """
     from redrive.core.letters.groups import GroupState
 
@@ -245,7 +245,7 @@ def reopen(group: GroupArgument, *, note: o.NoteOption = "", actor: o.ActorOptio
     """Make a problem open again.
 
     \b
-      redrive dlq group reopen v1-9f2c… --note "it was something else"
+      redrive dlq group reopen v2-9f2c… --note "it was something else"
     """
     from redrive.core.letters.groups import GroupState
 
@@ -263,7 +263,7 @@ def write_note(
     """Write on a group; the note before it stays in the audit trail.
 
     \b
-      redrive dlq group note v1-9f2c… "happens when the relay restarts"
+      redrive dlq group note v2-9f2c… "happens when the relay restarts"
     """
     _change(where, group, actor=actor, note=text)
 
@@ -281,6 +281,6 @@ def assign(
     """Say who looks after a problem.
 
     \b
-      redrive dlq group assign v1-9f2c… ann
+      redrive dlq group assign v2-9f2c… ann
     """
     _change(where, group, actor=actor, assignee=name)

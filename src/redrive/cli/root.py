@@ -154,8 +154,8 @@ group: Final = typer.Typer(
 
     \b
       redrive dlq groups                          which there are
-      redrive dlq group show v1-9f…               one of them
-      redrive dlq group resolve v1-9f… --in 1.4   fixed; a new failure opens it again
+      redrive dlq group show v2-9f…               one of them
+      redrive dlq group resolve v2-9f… --in 1.4   fixed; a new failure opens it again
     """,
     no_args_is_help=True,
     rich_markup_mode=None,
