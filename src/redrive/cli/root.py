@@ -140,6 +140,7 @@ dlq.command("groups", short_help="The problems behind the letters")(letter_group
 dlq.command("redrive", short_help="Send letters back to be processed")(jobs.redrive)
 dlq.command("jobs", short_help="Redrive jobs, and how far each is")(jobs.list_jobs)
 dlq.command("resume", short_help="Go on with a job that stopped")(jobs.resume)
+dlq.command("pause", short_help="Hold a job up until it is resumed")(jobs.pause)
 dlq.command("abort", short_help="Stop a job")(jobs.abort)
 dlq.command("review", short_help="Mark letters as looked at")(letters.review)
 dlq.command("close", short_help="Nothing more will be done with them")(letters.close)
