@@ -12,7 +12,8 @@ from redrive import alerting, backups, doctor, service, views
 from redrive.core.alerts import evaluate, rules_of
 from redrive.core.doctor import RedisReading, check_redis
 from redrive.core.letters.letter import ReviewState
-from redrive.core.policy.control import Control
+from redrive.core.letters.selection import OPEN_STATES, Selection
+from redrive.core.policy.control import Control, Kind, Pause, Quarantine
 from redrive.core.policy.fairness import TenantRecord, priority
 from redrive.core.policy.standing import Standing
 from redrive.core.ports import AuditEntry, LetterStats, LetterSummary, Page
@@ -59,6 +60,8 @@ def answers() -> dict[str, Any]:
         "`redrive dlq import`": {"dry_run": False, "file": "letters.jsonl", "letters": 12, "added": 10},
         "`redrive dlq prune`": {"dry_run": False, "removed": 12, "spared": 3, "archive": None},
         "`redrive queues tenants`": views.standings_document("mail", _standings()),
+        "`redrive queues pause`, `resume`, `quarantine`": views.control_view_document(_held()),
+        "`redrive queues release`": views.released_document(_released()),
         "`redrive queues limits`": {"limits": [views.control_view_document(_control())]},
         "`redrive alerts`": alerting.look_document(_look()),
         "`redrive alerts --watch`, one line for each turn": alerting.notification_document(
@@ -92,6 +95,18 @@ def _control() -> Control:
     return Control(
         queue="mail", batch=5, rates={"acme": "10/min"}, changed_at=AT, actor="ann", note="their server is slow"
     )
+
+
+def _held() -> Control:
+    aside = Quarantine(kind=Kind.TENANT, name="acme", until=AT, at=AT, actor="ann", note="poison files")
+    paused = Pause(at=AT, actor="ann", note="their API is down")
+    return Control(queue="orders", paused=paused, quarantined=(aside,), changed_at=AT, actor="ann")
+
+
+def _released() -> service.Released:
+    selection = Selection(queue="orders", reason_code="QUARANTINED", states=OPEN_STATES, tenant="acme")
+    aside = service.Aside(kind=Kind.TENANT, name="acme", letters=12, selection=selection)
+    return service.Released(control=Control(queue="orders", changed_at=AT, actor="ann"), asides=(aside,))
 
 
 def _look() -> alerting.Look:

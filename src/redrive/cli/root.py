@@ -7,7 +7,20 @@ from typing import Annotated, Any, Final
 import typer
 from typer.core import TyperGroup
 
-from redrive.cli import archive, in_place, jobs, letters, limits, messages, processes, push, storage, topology, watching
+from redrive.cli import (
+    archive,
+    in_place,
+    jobs,
+    letters,
+    limits,
+    messages,
+    processes,
+    push,
+    steering,
+    storage,
+    topology,
+    watching,
+)
 
 SECTIONS: Final[dict[str, tuple[str, ...]]] = {
     "Try it": ("demo",),
@@ -88,7 +101,7 @@ app.command("backup", short_help="Copy everything into a new file while workers 
 app.command("restore", short_help="Put a backup in the place of the broker's file")(storage.restore)
 
 queues: Final = typer.Typer(
-    help="Queues: what waits in them.",
+    help="Queues: what waits in them, and what people want of them.",
     short_help="What waits in the queues",
     no_args_is_help=True,
     rich_markup_mode=None,
@@ -96,6 +109,10 @@ queues: Final = typer.Typer(
 queues.command("list", short_help="What is ready, scheduled, in hand and dead")(storage.list_queues)
 queues.command("tenants", short_help="Who waits too long in a fair queue, and who gets most of it")(limits.tenants)
 queues.command("limits", short_help="Change how tenants take turns, while workers run")(limits.limits)
+queues.command("pause", short_help="Let no worker take messages of a queue")(steering.pause)
+queues.command("resume", short_help="Let workers take them again")(steering.resume)
+queues.command("quarantine", short_help="Set one tenant's or key's messages aside")(steering.quarantine)
+queues.command("release", short_help="Handle them again")(steering.release)
 app.add_typer(queues, name="queues")
 
 dlq: Final = typer.Typer(

@@ -334,6 +334,44 @@ EVENTS: Final[Mapping[str, EventType]] = {
             "actor": "who, None where the consumer's own word holds again",
         },
     ),
+    "queue.pause_set": EventType(
+        level=Level.WARN,
+        text="Queue paused, or let go on, by a person",
+        fields={"queue": "consumer queue", "is_paused": "bool", "actor": "who", "note": "why"},
+    ),
+    "queue.quarantine_set": EventType(
+        level=Level.WARN,
+        text="Messages of a tenant or key set aside, or released, by a person",
+        fields={
+            "queue": "consumer queue",
+            "tenants": "names that were changed",
+            "keys": "names that were changed",
+            "is_released": "bool",
+            "until": "when it ends by itself (ms), None: never",
+            "actor": "who",
+            "note": "why",
+        },
+    ),
+    "queue.paused": EventType(
+        level=Level.WARN,
+        text="This worker takes nothing more of the queue: a person has paused it",
+        fields={"queue": "consumer queue", "actor": "who", "note": "why"},
+    ),
+    "queue.resumed": EventType(
+        level=Level.INFO,
+        text="This worker takes messages of the queue again",
+        fields={"queue": "consumer queue"},
+    ),
+    "queue.quarantine_changed": EventType(
+        level=Level.INFO,
+        text="This worker sets aside other messages from now on",
+        fields={"queue": "consumer queue", "count": "tenants and keys that are set aside"},
+    ),
+    "queue.control_unreadable": EventType(
+        level=Level.ERROR,
+        text="What people want of the queues cannot be read: the consumers start by their own word",
+        fields={"queues": "consumer queues", "error_text": "why"},
+    ),
     "upkeep.leftovers_sent": EventType(
         level=Level.INFO,
         text="Messages of transactions sent whose worker is gone",

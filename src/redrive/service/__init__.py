@@ -6,28 +6,45 @@ by a `Selection` and works in bounded pages, so that a million letters need no m
 
 from __future__ import annotations
 
+from redrive.service.control import ControlOperations
 from redrive.service.letters import LetterOperations
 from redrive.service.looking import LookingOperations
 from redrive.service.operations import MAX_PAGE, SHOWN
 from redrive.service.queues import QueueOperations
 from redrive.service.redriving import RedriveOperations, redrivable, runner_name
-from redrive.service.values import Group, JobView, LetterView, Plan, QueuePlan, QueueView, Receipt, ReviewResult, Skip
+from redrive.service.values import (
+    Aside,
+    Group,
+    JobView,
+    LetterView,
+    Name,
+    Plan,
+    QueuePlan,
+    QueueView,
+    Receipt,
+    Released,
+    ReviewResult,
+    Skip,
+)
 
 
-class Service(QueueOperations, LookingOperations, RedriveOperations, LetterOperations):
+class Service(QueueOperations, ControlOperations, LookingOperations, RedriveOperations, LetterOperations):
     """The operations on one open app."""
 
 
 __all__ = [
     "MAX_PAGE",
     "SHOWN",
+    "Aside",
     "Group",
     "JobView",
     "LetterView",
+    "Name",
     "Plan",
     "QueuePlan",
     "QueueView",
     "Receipt",
+    "Released",
     "ReviewResult",
     "Service",
     "Skip",
