@@ -50,8 +50,9 @@ async def test_what_is_set_aside_is_kept_on_redis(redis: Redis, tmp_path: Path) 
     await play_quarantine(on(redis.url, tmp_path))
 
 
-async def test_messages_set_aside_use_up_nobodys_rate(make_app: MakeApp) -> None:
-    app = make_app()
+async def test_messages_set_aside_use_up_nobodys_rate(rabbit: Rabbit, tmp_path: Path) -> None:
+    """Where each worker counts for itself; a rate that the broker counts is counted at the take."""
+    app = on(rabbit.url, tmp_path)
     handled = []
 
     @app.consumer(QUEUE, rate="3/h", concurrency=2)
