@@ -19,6 +19,7 @@ from redrive.core.policy.standing import Standing
 from redrive.core.ports import AuditEntry, LetterStats, LetterSummary, Page
 from redrive.core.redrive import JobCounts, JobState
 from redrive.errors import NotFoundError
+from redrive.runtime.archive import ArchiveFile
 from redrive.runtime.backend import FileReport
 from redrive.runtime.redriver import Returned
 from redrive.testing import samples
@@ -59,6 +60,8 @@ def answers() -> dict[str, Any]:
         "`redrive dlq export`": {"file": "letters.jsonl", "letters": 12},
         "`redrive dlq import`": {"dry_run": False, "file": "letters.jsonl", "letters": 12, "added": 10},
         "`redrive dlq prune`": {"dry_run": False, "removed": 12, "spared": 3, "archive": None},
+        "`redrive dlq archives`": {"archives": [views.archive_document(_archive())]},
+        "`redrive dlq erase`": {"dry_run": False, **views.erasure_document(_erasure())},
         "`redrive queues tenants`": views.standings_document("mail", _standings()),
         "`redrive queues pause`, `resume`, `quarantine`": views.control_view_document(_held()),
         "`redrive queues release`": views.released_document(_released()),
@@ -107,6 +110,15 @@ def _released() -> service.Released:
     selection = Selection(queue="orders", reason_code="QUARANTINED", states=OPEN_STATES, tenant="acme")
     aside = service.Aside(kind=Kind.TENANT, name="acme", letters=12, selection=selection)
     return service.Released(control=Control(queue="orders", changed_at=AT, actor="ann"), asides=(aside,))
+
+
+def _archive() -> ArchiveFile:
+    path = Path("redrive-archive/orders.dead_2023-11-14_web-1.jsonl")
+    return ArchiveFile(path=path, size_bytes=4_096, letters=12, unreadable=0, oldest_at=AT, newest_at=AT)
+
+
+def _erasure() -> service.Erasure:
+    return service.Erasure(letters=3, held=0, archived=2, files=1, unreadable=0)
 
 
 def _look() -> alerting.Look:

@@ -19,7 +19,8 @@ from redrive.core.ports import AuditEntry, LetterStats, LetterSummary, Page
 from redrive.core.redrive import Job
 from redrive.core.units import UnixMs, rfc3339
 from redrive.core.wire import body_document, message_document, options_document, selection_document
-from redrive.service import Group, JobView, LetterView, Plan, QueueView, Receipt, Released, ReviewResult, Skip
+from redrive.runtime.archive import ArchiveFile
+from redrive.service import Erasure, Group, JobView, LetterView, Plan, QueueView, Receipt, Released, ReviewResult, Skip
 
 Document: TypeAlias = dict[str, Any]
 
@@ -265,6 +266,24 @@ def released_document(found: Released) -> Document:
             for each in found.asides
         ],
         "quarantined": [quarantine_document(each) for each in found.control.quarantined],
+    }
+
+
+def erasure_document(found: Erasure) -> Document:
+    """What is, or was, erased."""
+    names = ("letters", "archived", "files", "held", "unreadable")
+    return {name: getattr(found, name) for name in names}
+
+
+def archive_document(found: ArchiveFile) -> Document:
+    """One file of letters."""
+    return {
+        "file": str(found.path),
+        "letters": found.letters,
+        "bytes": found.size_bytes,
+        "oldest_at": instant(found.oldest_at),
+        "newest_at": instant(found.newest_at),
+        "unreadable": found.unreadable,
     }
 
 

@@ -150,6 +150,8 @@ dlq.command("restore", short_help="Make closed letters pending again")(letters.r
 dlq.command("export", short_help="Write letters to a file, whole")(archive.export)
 dlq.command("import", short_help="Load letters from a file")(archive.import_)
 dlq.command("prune", short_help="Remove letters for good, into an archive or not")(archive.prune)
+dlq.command("archives", short_help="Files of letters that were archived")(archive.archives)
+dlq.command("erase", short_help="Erase one person's letters, from store and archives")(archive.erase)
 app.add_typer(dlq, name="dlq")
 
 topologies: Final = typer.Typer(

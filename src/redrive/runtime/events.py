@@ -303,9 +303,29 @@ EVENTS: Final[Mapping[str, EventType]] = {
             "file": "where they are; `redrive dlq import` loads it",
         },
     ),
+    "letters.expired": EventType(
+        level=Level.WARN,
+        text="Letters that nobody has decided about were over their time: written into a file and removed",
+        fields={
+            "queue": "dead-letter queue",
+            "count": "letters",
+            "file": "where they are; `redrive dlq import` loads it",
+        },
+    ),
+    "letters.erased": EventType(
+        level=Level.WARN,
+        text="Letters erased by a person, from store and archives",
+        fields={
+            "letters": "of the store",
+            "archived": "of archives",
+            "files": "archives that were rewritten",
+            "held": "letters that stay: a redrive job holds them",
+            "actor": "who",
+        },
+    ),
     "letters.not_archived": EventType(
         level=Level.ERROR,
-        text="More dead letters than allowed, and the archive cannot be written: they stay",
+        text="Dead letters are over their maximum or their time, and the archive cannot be written: they stay",
         fields={"queue": "dead-letter queue", "file": "which file", "error_text": "why"},
     ),
     "letters.removed": EventType(

@@ -7,13 +7,14 @@ by a `Selection` and works in bounded pages, so that a million letters need no m
 from __future__ import annotations
 
 from redrive.service.control import ControlOperations
-from redrive.service.letters import LetterOperations
+from redrive.service.erasing import ErasingOperations
 from redrive.service.looking import LookingOperations
 from redrive.service.operations import MAX_PAGE, SHOWN
 from redrive.service.queues import QueueOperations
 from redrive.service.redriving import RedriveOperations, redrivable, runner_name
 from redrive.service.values import (
     Aside,
+    Erasure,
     Group,
     JobView,
     LetterView,
@@ -28,7 +29,7 @@ from redrive.service.values import (
 )
 
 
-class Service(QueueOperations, ControlOperations, LookingOperations, RedriveOperations, LetterOperations):
+class Service(QueueOperations, ControlOperations, LookingOperations, RedriveOperations, ErasingOperations):
     """The operations on one open app."""
 
 
@@ -36,6 +37,7 @@ __all__ = [
     "MAX_PAGE",
     "SHOWN",
     "Aside",
+    "Erasure",
     "Group",
     "JobView",
     "LetterView",

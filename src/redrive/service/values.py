@@ -31,6 +31,19 @@ class QueueView:
     quarantined: int = 0
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Erasure:
+    """How many letters are, or were, erased: of the store, and of so many archive files. `held`: those that stay
+    because a redrive job holds them. `unreadable`: lines of archives that are no letter; they stay.
+    """
+
+    letters: int
+    held: int
+    archived: int
+    files: int
+    unreadable: int
+
+
 Name: TypeAlias = tuple[Kind, str]
 """A tenant or a key."""
 

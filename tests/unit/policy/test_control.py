@@ -69,7 +69,10 @@ def test_changes_add_up_until_they_are_taken_back() -> None:
         ({"batch": 100_000}, "batch limit is 100000"),
         ({"rates": {"acme": "fast"}}, 'rate of tenant "acme"'),
         ({"rates": {f"t{n}": "1/s" for n in range(1_001)}}, "too many"),
-        ({"quarantined": [Quarantine(kind=Kind.KEY, name=f"k{n}") for n in range(MAX_QUARANTINED + 1)]}, "1001 tenants"),
+        (
+            {"quarantined": [Quarantine(kind=Kind.KEY, name=f"k{n}") for n in range(MAX_QUARANTINED + 1)]},
+            "1001 tenants",
+        ),
     ],
 )
 def test_what_cannot_be_is_refused_by_name(given: dict, name: str) -> None:
