@@ -51,6 +51,7 @@ async def test_a_tenant_is_set_aside_and_comes_back_with_the_command_that_is_pri
     await worker.event("delivery.dead_lettered", reason_code="QUARANTINED")
     worker.popen.kill()
     worker = start("work", "shop:app")
+    await worker.event("queue.quarantine_changed", count=1)
 
     async def lying() -> int:
         return (await shop.backend.letters.stats(Selection(reason_code="QUARANTINED"))).total
