@@ -10,6 +10,7 @@ from redrive.core.ports import Broker, ClaimStore, Clock, LetterStore
 from redrive.stores.memory import MemoryClaimStore, MemoryJobStore, MemoryLetterStore
 from redrive.testing.contracts.broker import BrokerContract
 from redrive.testing.contracts.claims import ClaimStoreContract
+from redrive.testing.contracts.groups import GroupParts, GroupStoreContract
 from redrive.testing.contracts.jobs import JobParts, JobStoreContract
 from redrive.testing.contracts.letters import LetterStoreContract
 
@@ -37,3 +38,10 @@ class TestMemoryJobStore(JobStoreContract):
     async def make(self, clock: Clock) -> AsyncIterator[JobParts]:
         letters = MemoryLetterStore()
         yield JobParts(jobs=MemoryJobStore(letters, clock), letters=letters)
+
+
+class TestMemoryGroupStore(GroupStoreContract):
+    @asynccontextmanager
+    async def make(self, clock: Clock) -> AsyncIterator[GroupParts]:
+        letters = MemoryLetterStore()
+        yield GroupParts(groups=letters.groups, letters=letters)

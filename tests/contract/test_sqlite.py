@@ -10,9 +10,10 @@ from tempfile import TemporaryDirectory
 from redrive.brokers.sqlite import SqliteBroker
 from redrive.core.ports import Broker, ClaimStore, Clock, LetterStore
 from redrive.sqlite import SqliteFile
-from redrive.stores.sqlite import SqliteClaimStore, SqliteJobStore, SqliteLetterStore
+from redrive.stores.sqlite import SqliteClaimStore, SqliteGroupStore, SqliteJobStore, SqliteLetterStore
 from redrive.testing.contracts.broker import BrokerContract
 from redrive.testing.contracts.claims import ClaimStoreContract
+from redrive.testing.contracts.groups import GroupParts, GroupStoreContract
 from redrive.testing.contracts.jobs import JobParts, JobStoreContract
 from redrive.testing.contracts.letters import LetterStoreContract
 
@@ -58,3 +59,10 @@ class TestSqliteJobStore(JobStoreContract):
     async def make(self, clock: Clock) -> AsyncIterator[JobParts]:
         async with fresh_file(clock) as file:
             yield JobParts(jobs=SqliteJobStore(file), letters=SqliteLetterStore(file))
+
+
+class TestSqliteGroupStore(GroupStoreContract):
+    @asynccontextmanager
+    async def make(self, clock: Clock) -> AsyncIterator[GroupParts]:
+        async with fresh_file(clock) as file:
+            yield GroupParts(groups=SqliteGroupStore(file), letters=SqliteLetterStore(file))

@@ -263,7 +263,8 @@ def erase(
     pairs = [pair.partition("=") for pair in headers or ()]
     for name, equals, value in pairs:
         o.refuse_unless(equals and name, f'--header "{name}{equals}{value}" is not NAME=VALUE.')
-    selection = replace(filters.selection(), headers=tuple((name, value) for name, _, value in pairs))
+    selection = filters.selection()
+    selection = replace(selection, headers=(*selection.headers, *((name, value) for name, _, value in pairs)))
     found = where.run(lambda service: service.to_erase(selection, files=files or ()))
     if not dry_run:
         in_files = f"{found.archived} in {plural(found.files, 'archive')}"

@@ -123,6 +123,7 @@ def _sqlite(wanted: _Wanted) -> Backend:
     from redrive.stores.sqlite import (  # noqa: PLC0415
         SqliteClaimStore,
         SqliteControlStore,
+        SqliteGroupStore,
         SqliteJobStore,
         SqliteLetterStore,
     )
@@ -135,6 +136,7 @@ def _sqlite(wanted: _Wanted) -> Backend:
         broker=broker,
         claims=SqliteClaimStore(file),
         letters=SqliteLetterStore(file),
+        groups=SqliteGroupStore(file),
         jobs=SqliteJobStore(file),
         controls=SqliteControlStore(file),
         standings=lambda queue, limit: broker.standings(queue, limit=limit),
@@ -233,6 +235,7 @@ def _memory(wanted: _Wanted) -> Backend:
         broker=broker,
         claims=claims,
         letters=letters,
+        groups=letters.groups,
         jobs=jobs,
         drop_entries=ledger.drop_entries,
         controls=MemoryControlStore(),
@@ -297,7 +300,7 @@ def _with_file_beside(
     """A broker without a store for letters and jobs: those lie in the file. `entry_of`: as `OrderedLedger` has it."""
     from redrive.runtime.ledger import OrderedLedger  # noqa: PLC0415 - loaded only where used
     from redrive.sqlite.backup import backup  # noqa: PLC0415
-    from redrive.stores.sqlite import SqliteJobStore, SqliteLetterStore  # noqa: PLC0415
+    from redrive.stores.sqlite import SqliteGroupStore, SqliteJobStore, SqliteLetterStore  # noqa: PLC0415
 
     letters, jobs = SqliteLetterStore(file), SqliteJobStore(file)
     ledger = OrderedLedger(
@@ -315,6 +318,7 @@ def _with_file_beside(
         broker=broker,
         claims=claims,
         letters=letters,
+        groups=SqliteGroupStore(file),
         jobs=jobs,
         backup=lambda target: asyncio.to_thread(backup, file.path, target),
         send_leftovers=lambda limit: ledger.send_leftovers(limit=limit),

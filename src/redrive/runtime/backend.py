@@ -9,7 +9,7 @@ from pathlib import Path
 from redrive.core.letters.letter import Letter
 from redrive.core.policy.control import ControlStore
 from redrive.core.policy.standing import Standing
-from redrive.core.ports import Broker, ClaimStore, Features, JobStore, Ledger, LetterStore
+from redrive.core.ports import Broker, ClaimStore, Features, GroupStore, JobStore, Ledger, LetterStore
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -41,6 +41,7 @@ class Backend:
     broker: Broker
     claims: ClaimStore
     letters: LetterStore
+    groups: GroupStore
     jobs: JobStore
     backup: Callable[[Path], Awaitable[None]] | None = None
     send_leftovers: Callable[[int], Awaitable[int]] | None = None

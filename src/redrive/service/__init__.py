@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from redrive.service.control import ControlOperations
 from redrive.service.erasing import ErasingOperations
+from redrive.service.groups import GroupOperations
 from redrive.service.looking import LookingOperations
 from redrive.service.operations import MAX_PAGE, SHOWN
 from redrive.service.queues import QueueOperations
@@ -15,7 +16,8 @@ from redrive.service.redriving import RedriveOperations, redrivable, runner_name
 from redrive.service.values import (
     Aside,
     Erasure,
-    Group,
+    GroupCount,
+    GroupView,
     JobView,
     LetterView,
     Name,
@@ -29,7 +31,14 @@ from redrive.service.values import (
 )
 
 
-class Service(QueueOperations, ControlOperations, LookingOperations, RedriveOperations, ErasingOperations):
+class Service(
+    QueueOperations,
+    ControlOperations,
+    LookingOperations,
+    GroupOperations,
+    RedriveOperations,
+    ErasingOperations,
+):
     """The operations on one open app."""
 
 
@@ -38,7 +47,8 @@ __all__ = [
     "SHOWN",
     "Aside",
     "Erasure",
-    "Group",
+    "GroupCount",
+    "GroupView",
     "JobView",
     "LetterView",
     "Name",

@@ -5,10 +5,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TypeAlias
 
+from redrive.core.letters.groups import Group, GroupEntry
 from redrive.core.letters.letter import Letter, ReviewState
 from redrive.core.letters.selection import Selection
 from redrive.core.policy.control import Control, Kind, Pause
-from redrive.core.ports import AuditEntry, LetterSummary
+from redrive.core.ports import AuditEntry, HourCount, LetterSummary
 from redrive.core.redrive import Job
 from redrive.core.units import Millis, UnixMs
 from redrive.runtime.redriver import Returned
@@ -85,7 +86,7 @@ class LetterView:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Group:
+class GroupCount:
     """Letters that are one problem. `count` is within the selection; the rest is of its oldest letter."""
 
     fingerprint: str
@@ -94,6 +95,15 @@ class Group:
     queue: str
     reason_code: str
     first_failed_at: UnixMs
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GroupView:
+    """One group with its audit trail, oldest first, and its deaths by the hour, oldest first."""
+
+    group: Group
+    audit: tuple[GroupEntry, ...]
+    hours: tuple[HourCount, ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -15,6 +15,7 @@ from redrive.core.letters.selection import Selection
 from redrive.core.ports import AuditEntry, LetterSummary, ReviewChange
 from redrive.core.text import clean
 from redrive.core.units import UnixMs
+from redrive.sqlite import groups
 from redrive.sqlite.rows import (
     CONTENT_COLUMNS,
     REVIEW_NUMBER,
@@ -64,6 +65,7 @@ def _insert(tx: Tx, letters: Sequence[Letter], ids: Sequence[str]) -> None:
     rows = [summary_row(letter, letter_id=letter_id) for letter, letter_id in zip(letters, ids, strict=True)]
     first = insert_rows(tx.connection, _INSERT_SUMMARY, rows) - len(letters) + 1
     insert_rows(tx.connection, _INSERT_CONTENT, [content_row(seq, letter) for seq, letter in enumerate(letters, first)])
+    groups.reopen(tx, letters)
 
 
 def find_seq(connection: sqlite3.Connection, letter_id: str) -> int | None:

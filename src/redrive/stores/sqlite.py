@@ -1,4 +1,4 @@
-"""SqliteClaimStore, SqliteLetterStore, SqliteJobStore: the store ports on one SQLite file.
+"""SqliteClaimStore, SqliteLetterStore, SqliteGroupStore, SqliteJobStore: the store ports on one SQLite file.
 
 Thin faces; the work is in redrive.sqlite. They may share one `SqliteFile` with each other and with the broker.
 """
@@ -8,12 +8,15 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 
 from redrive.core.idempotency import ClaimRecord, ClaimRef, Verdict
+from redrive.core.letters.groups import Group, GroupChange, GroupEntry, GroupState
 from redrive.core.letters.letter import Letter
 from redrive.core.letters.selection import Selection
 from redrive.core.policy.control import Control, Controls
 from redrive.core.ports import (
     AuditEntry,
     ClaimEnd,
+    GroupPage,
+    HourCount,
     Items,
     Jobs,
     LetterStats,
@@ -25,7 +28,7 @@ from redrive.core.ports import (
 )
 from redrive.core.redrive import Item, Job, Outcomes
 from redrive.core.units import Millis, UnixMs
-from redrive.sqlite import claims, controls, jobs, letters, outbox, search
+from redrive.sqlite import claims, controls, groups, jobs, letters, outbox, search
 from redrive.sqlite.file import SqliteFile
 from redrive.sqlite.outbox import ClaimTransaction
 
@@ -120,6 +123,37 @@ class SqliteLetterStore(_Face):
     async def prune(self, *, now: UnixMs, limit: int, selection: Selection | None = None) -> int:
         """See `LetterStore.prune`; one commit, and some of the space goes back to the file system."""
         return await self._file.write(lambda tx: letters.prune(tx, now=now, limit=limit, selection=selection))
+
+
+class SqliteGroupStore:
+    """A `GroupStore` on the letters of one file, opened with it."""
+
+    def __init__(self, file: SqliteFile) -> None:
+        self._file = file
+
+    async def groups(
+        self, *, states: Collection[GroupState] = (), queue: str | None = None, limit: int, cursor: str | None = None
+    ) -> GroupPage:
+        """See `GroupStore.groups`."""
+        return await self._file.read(
+            lambda connection: groups.page(connection, states=states, queue=queue, limit=limit, cursor=cursor)
+        )
+
+    async def group(self, fingerprint: str) -> tuple[Group, tuple[GroupEntry, ...]] | None:
+        """See `GroupStore.group`."""
+        return await self._file.read(lambda connection: groups.get(connection, fingerprint))
+
+    async def hours(self, fingerprint: str, *, since: UnixMs) -> list[HourCount]:
+        """See `GroupStore.hours`."""
+        return await self._file.read(lambda connection: groups.hours(connection, fingerprint, since=since))
+
+    async def change(self, batch: Sequence[GroupChange]) -> list[str | None]:
+        """See `GroupStore.change`."""
+        return await self._file.write_step(groups.change, batch)
+
+    async def recount(self) -> int:
+        """See `GroupStore.recount`."""
+        return await self._file.write(groups.recount)
 
 
 class SqliteControlStore(_Face):

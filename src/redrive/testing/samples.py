@@ -134,6 +134,7 @@ def hard_letter(name: str = "dl_hard", *, died_at: UnixMs = 1_700_000_000_000) -
         expires_at=died_at + 90 * 86_400_000,
         redrive_count=2,
         previous="dl_before",
+        version="1.4.2",
     )
 
 

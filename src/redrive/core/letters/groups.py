@@ -17,10 +17,14 @@ from enum import StrEnum
 from typing import Final
 
 from redrive.core.units import Millis, UnixMs
+from redrive.errors import ConfigurationError
 
 REOPENED_BY: Final = "redrive"
 """Actor in the audit trail where a new failure reopened a group."""
 MAX_NOTE_CHARS: Final = 4_000
+MAX_NAMED: Final = 10
+"""Tenants and versions named one by one in a group."""
+HOUR_MS: Final[Millis] = 3_600_000
 
 
 class GroupState(StrEnum):
@@ -128,6 +132,38 @@ class GroupEntry:
     actor: str
     action: str
     note: str = ""
+
+
+def hour_of(at: UnixMs) -> UnixMs:
+    """The whole hour of UTC this instant lies in."""
+    return at - at % HOUR_MS
+
+
+def action_of(change: GroupChange) -> str:
+    """What the audit trail calls it: the new state, "assigned" or "noted"."""
+    if change.to is not None:
+        return str(change.to)
+    return "assigned" if change.assignee is not None else "noted"
+
+
+_CURSOR: Final = re.compile(r"(\d{1,18})-(\S{1,200})", re.ASCII)
+
+
+def cursor_after(group: Group) -> str:
+    """The cursor of a page that ended with this group."""
+    return f"{group.waiting}-{group.fingerprint}"
+
+
+def place_after(cursor: str) -> tuple[int, str]:
+    """(minus the letters waiting, fingerprint) of the group that ended the page before. Raises `ConfigurationError`
+    for what `cursor_after` did not write.
+    """
+    found = _CURSOR.fullmatch(cursor)
+    if found is None:
+        raise ConfigurationError(
+            f"Cursor {cursor!r:.60} is not one this store gave out. Nothing was read.", hint="Start without a cursor."
+        )
+    return -int(found[1]), found[2]
 
 
 def move_refusal(state: GroupState, to: GroupState) -> str | None:

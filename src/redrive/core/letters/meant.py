@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from redrive.core.letters.letter import Letter
-from redrive.core.letters.selection import Selection
+from redrive.core.letters.selection import Selection, has_headers
 
 
 def is_meant(selection: Selection, letter: Letter) -> bool:
@@ -32,17 +32,10 @@ def is_meant(selection: Selection, letter: Letter) -> bool:
         and (selection.since is None or selection.since <= letter.dead_lettered_at)
         and (selection.until is None or letter.dead_lettered_at < selection.until)
         and (selection.text is None or _contains(letter, selection.text.lower()))
-        and all(_has(letter, name, value) for name, value in selection.headers)
+        and has_headers(message.headers, selection.headers)
     )
 
 
 def _contains(letter: Letter, text: str) -> bool:
     return any(text in each.lower() for each in (letter.reason.text, letter.message.id, letter.message.key or ""))
 
-
-def _has(letter: Letter, name: str, value: str) -> bool:
-    """Whether the header has this value as text; bytes as UTF-8."""
-    if name not in letter.message.headers:
-        return False
-    have = letter.message.headers[name]
-    return (have.decode("utf-8", "replace") if isinstance(have, bytes) else str(have)) == value

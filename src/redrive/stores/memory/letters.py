@@ -9,9 +9,10 @@ from dataclasses import dataclass, replace
 from redrive.core.letters import ages
 from redrive.core.letters.letter import Letter, ReviewState
 from redrive.core.letters.review import moves
-from redrive.core.letters.selection import OPEN_STATES, Place, Selection, cursor_at, place_of
+from redrive.core.letters.selection import OPEN_STATES, Place, Selection, cursor_at, has_headers, place_of
 from redrive.core.ports import AuditEntry, LetterStats, LetterSummary, Page, ReviewChange
 from redrive.core.units import UnixMs
+from redrive.stores.memory.groups import MemoryGroupStore
 
 
 @dataclass(slots=True, kw_only=True)
@@ -34,6 +35,8 @@ class MemoryLetterStore:
     def __init__(self) -> None:
         self._kept: dict[str, KeptLetter] = {}
         self._arrivals = 0
+        self._named: set[str] = set()
+        self.groups = MemoryGroupStore()
 
     async def open(self) -> None:
         """Nothing to open."""
@@ -47,6 +50,9 @@ class MemoryLetterStore:
             if letter.id not in self._kept:
                 self._arrivals += 1
                 self._kept[letter.id] = KeptLetter(number=self._arrivals, letter=letter)
+                self._named.add(letter.previous or "")
+                before = self._kept.get(letter.previous or "")
+                self.groups.arrived(letter, previous=None if before is None else before.letter.fingerprint)
 
     async def get(self, letter_id: str) -> tuple[Letter, tuple[AuditEntry, ...]] | None:
         """See `LetterStore.get`."""
@@ -90,7 +96,7 @@ class MemoryLetterStore:
             wanted = (kept.letter for kept in self.selected(selection))
             gone = [letter.id for letter in wanted if letter.outstanding_job is None][:limit]
         for letter_id in gone:
-            del self._kept[letter_id]
+            self.groups.removed(self._kept.pop(letter_id).letter)
         return len(gone)
 
     def selected(
@@ -135,6 +141,7 @@ class MemoryLetterStore:
         steps = moves(kept.letter.state, change.to)
         if isinstance(steps, str):
             return steps
+        self.groups.moved(kept.letter, steps, has_returned=kept.letter.id in self._named)
         kept.letter = replace(kept.letter, state=change.to)
         kept.audit += tuple(
             AuditEntry(letter_id=change.letter_id, at=change.at, actor=change.actor, action=str(step), note=change.note)
@@ -161,6 +168,7 @@ def _matches(selection: Selection, letter: Letter) -> bool:
         and (not selection.states or letter.state in selection.states)
         and (selection.since is None or selection.since <= letter.dead_lettered_at)
         and (selection.until is None or letter.dead_lettered_at < selection.until)
+        and has_headers(letter.message.headers, selection.headers)
         and (selection.text is None or _contains(letter, selection.text))
     )
 
