@@ -7,7 +7,20 @@ from typing import Annotated, Any, Final
 import typer
 from typer.core import TyperGroup
 
-from redrive.cli import archive, in_place, jobs, letters, limits, messages, processes, push, storage, topology, watching
+from redrive.cli import (
+    archive,
+    in_place,
+    jobs,
+    letters,
+    limits,
+    messages,
+    processes,
+    push,
+    serve,
+    storage,
+    topology,
+    watching,
+)
 
 SECTIONS: Final[dict[str, tuple[str, ...]]] = {
     "Try it": ("demo",),
@@ -15,7 +28,7 @@ SECTIONS: Final[dict[str, tuple[str, ...]]] = {
     "Send": ("publish",),
     "Dead letters": ("dlq",),
     "RabbitMQ": ("topology",),
-    "Look after": ("doctor", "alerts", "metrics", "queues", "backup", "restore"),
+    "Look after": ("doctor", "alerts", "metrics", "queues", "token", "backup", "restore"),
 }
 """How `redrive --help` groups the commands; a command that is in no section does not appear."""
 
@@ -78,7 +91,7 @@ def root(
 app.command("demo", short_help="The five-minute tour, with real webhooks")(processes.demo)
 app.command("up", short_help="Everything in one process, for development")(processes.up)
 app.command("work", short_help="A worker; SIGTERM drains and loses nothing")(processes.work)
-app.command("serve", short_help="What the app mounts, and the probes; no worker")(processes.serve)
+app.command("serve", short_help="The admin API, and what the app mounts; no worker")(serve.serve)
 app.command("push", short_help="Deliver a queue to an HTTP endpoint; its status decides")(push.push)
 app.command("publish", short_help="Send a message, or a file of JSON lines")(messages.publish)
 app.command("doctor", short_help="What would lose messages, and what helps")(watching.doctor)
@@ -97,6 +110,17 @@ queues.command("list", short_help="What is ready, scheduled, in hand and dead")(
 queues.command("tenants", short_help="Who waits too long in a fair queue, and who gets most of it")(limits.tenants)
 queues.command("limits", short_help="Change how tenants take turns, while workers run")(limits.limits)
 app.add_typer(queues, name="queues")
+
+tokens: Final = typer.Typer(
+    help="Tokens of the admin API: who may come, and what for.",
+    short_help="Who may use the admin API",
+    no_args_is_help=True,
+    rich_markup_mode=None,
+)
+tokens.command("create", short_help="Make a token; it is shown once")(serve.create_token)
+tokens.command("list", short_help="Names and roles; no token is shown")(serve.list_tokens)
+tokens.command("revoke", short_help="Nobody gets in by it any more")(serve.revoke_token)
+app.add_typer(tokens, name="token")
 
 dlq: Final = typer.Typer(
     short_help="List, show, count, redrive, review and close dead letters",
