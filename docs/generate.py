@@ -167,9 +167,7 @@ def _kind(field: dataclasses.Field[Any]) -> str:
     if field.name.endswith(MS):
         return "duration"
     kinds = {"str": "text", "int": "whole number", "int | None": "whole number"}
-    return {**kinds, "tuple[MailRule, ...]": "tables, or a file of them", **_TABLES}.get(
-        str(field.type), str(field.type)
-    )
+    return {**kinds, **_TABLES}.get(str(field.type), str(field.type))
 
 
 _TABLES: Final = {

@@ -55,9 +55,10 @@ class Settings:
     `log_level`: debug, info, warn or error. `log_format`: `json`, `text`, or `auto` (text at a terminal).
     `metrics_prefix`: what the names of all metrics begin with; empty gives the bare names. `mail_rules`: your own rules
     over what mail servers answer, as tables (`[[mail_rules]]`), or a file that holds them.
-    `archive`: the folder where dead letters over a consumer's `max_letters` are written.
     `admin_tokens`: the file of the admin API's tokens (`redrive token`). `admin_jwt`: a table that says which JSON Web
     Tokens it takes, or a file that holds it. `redact`: tables of what a role does not see of messages.
+    `archive`: the folder where dead letters over a consumer's `max_letters` are written. `version`: of the app, kept
+    with each dead letter; empty: unknown.
     """
 
     broker: str = "sqlite:///redrive.db"
@@ -83,6 +84,7 @@ class Settings:
     admin_tokens: str = "redrive-tokens.toml"
     admin_jwt: JwtRules | None = None
     redact: tuple[RedactRule, ...] = ()
+    version: str = ""
 
     def __post_init__(self) -> None:
         _check_choice("durability", self.durability, ("full", "normal"))

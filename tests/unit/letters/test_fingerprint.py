@@ -76,7 +76,7 @@ def test_forty_thousand_failures_read_as_three() -> None:
 
 def test_a_fingerprint_is_the_same_for_ever() -> None:
     assert group("order 1 not found") == group("order 2 not found")
-    assert "v1-ad899e42d922c6fa" == group("order 1 not found")
+    assert "v2-ad899e42d922c6fa" == group("order 1 not found")
 
 
 def test_queue_type_code_message_and_frame_each_make_another_group() -> None:

@@ -81,9 +81,7 @@ def _terms(line: str) -> Iterator[_Term]:
     while at < end:
         token = _TOKEN.match(line, at)
         if token is None:
-            raise _at(
-                line, at, "a quote that is not closed, or one inside a word", 'Quote the whole value: word:"a b".'
-            )
+            raise _unclosed(line, at)
         quoted = token["quoted"]
         value = token["bare"] if quoted is None else re.sub(r"\\(.)", r"\1", quoted, flags=re.DOTALL)
         start = (
@@ -149,9 +147,10 @@ def _wrong(term: _Term, text: str, hint: str) -> ConfigurationError:
     return ConfigurationError(f"Filter, at {term.at + 1}: {text}. Nothing was read.", hint=hint)
 
 
-def _at(line: str, at: int, text: str, hint: str) -> ConfigurationError:
+def _unclosed(line: str, at: int) -> ConfigurationError:
     place = at + len(line[at:]) - len(line[at:].lstrip())
-    return ConfigurationError(f"Filter, at {place + 1}: {text}. Nothing was read.", hint=hint)
+    text = f"Filter, at {place + 1}: a quote that is not closed, or one inside a word. Nothing was read."
+    return ConfigurationError(text, hint='Quote the whole value: word:"a b".')
 
 
 def render(selection: Selection) -> str:

@@ -14,7 +14,7 @@ from typing import Final
 
 from redrive.core.text import clean, cut
 
-VERSION: Final = "v1"
+VERSION: Final = "v2"
 MAX_NORMALISED_CHARS: Final = 2_000
 """Of a longer message only the start makes the group."""
 MAX_TITLE_BYTES: Final = 200
@@ -22,19 +22,24 @@ MAX_TITLE_BYTES: Final = 200
 _RULES: Final = tuple(
     (re.compile(pattern, re.ASCII | re.IGNORECASE), mark)
     for pattern, mark in (
-        (r"\b[a-z][a-z0-9+.-]{1,20}://[^\s'\"<>)\]}]{1,500}", "<url>"),
+        (r"\b[a-z][a-z0-9+.-]{1,20}://(?:\[[0-9a-f:.]{2,45}\])?[^\s'\"<>)\]}]{0,500}", "<url>"),
         (r"\b[\w.+-]{1,64}@[\w-]{1,63}(?:\.[\w-]{1,63}){1,8}", "<email>"),
+        (r"(?<![\w/])(?:[a-z]:\\|~?/)[\w.~%+@-]{1,255}(?:[/\\][\w.~%+@-]{0,255}){0,40}", "<path>"),
         (r"\b[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}\b", "<uuid>"),
         (r"\b\d{4}-\d\d-\d\d(?:[t ]\d\d:\d\d(?::\d\d(?:[.,]\d{1,9})?)?(?: ?z| ?[+-]\d\d:?\d\d)?)?", "<time>"),
         (r"\b\d\d:\d\d:\d\d(?:[.,]\d{1,9})?\b", "<time>"),
         (r"\b(?:\d{1,3}\.){3}\d{1,3}(?::\d{1,5})?\b", "<ip>"),
         (r"(?<![\w:])(?:[0-9a-f]{0,4}:){2,7}[0-9a-f]{0,4}(?![\w:])", "<ip>"),
+        (
+            r"\b(?=[a-z.-]{0,253}\d)[a-z0-9][a-z0-9-]{0,62}(?:\.[a-z0-9][a-z0-9-]{0,62}){0,7}\.[a-z]{2,24}(?::\d{1,5})?\b",
+            "<host>",
+        ),
         (r"(?<!\w)'[^'\n]{1,500}'(?!\w)|\"[^\"\n]{1,500}\"|`[^`\n]{1,500}`", "<quoted>"),
         (r"\b0x[0-9a-f]{1,64}\b", "<hex>"),
-        (r"(?<![\w/])(?:[a-z]:\\|~?/)[\w.~%+@-]{1,255}(?:[/\\][\w.~%+@-]{0,255}){0,40}", "<path>"),
         (r"\b(?=[0-9a-f]{0,64}\d)(?=[0-9a-f]{0,64}[a-f])[0-9a-f]{7,128}\b", "<hex>"),
         (r"\b(?=\w{0,64}\d)(?=\w{0,64}[a-z])[a-z0-9]{0,64}[_-][\w-]{0,128}\d[\w-]{0,128}\b", "<id>"),
-        (r"(?<![a-z])[-+]?\d[\d_,]{0,60}(?:\.\d{1,60})?(?:e[-+]?\d{1,4})?", "<n>"),
+        (r"\b[a-z]{1,2}-\d{3,64}\b", "<id>"),
+        (r"(?<![a-z0-9])[-+]?\d(?:[\d_]|[.,'](?=\d)){0,60}(?:e[-+]?\d{1,4})?", "<n>"),
         (r"\s+", " "),
     )
 )
@@ -48,11 +53,25 @@ def normalised(text: str) -> str:
     return result.strip()
 
 
+_ALIKE: Final = (
+    (re.compile(r"<(?:uuid|hex|id|n)>"), "<n>"),
+    (re.compile(r"\[?<(?:ip|host)>\]?(?::<n>)?"), "<host>"),
+)
+"""Which kind of id, or of address, a message names makes no other problem. A title keeps them apart, to be read."""
+
+
+def _core(text: str) -> str:
+    result = normalised(text)
+    for pattern, mark in _ALIKE:
+        result = pattern.sub(mark, result)
+    return result
+
+
 def fingerprint(
     queue: str, *, error_type: str | None, error_code: str | None, text: str, traceback: str | None = None
 ) -> str:
-    """The group of a failure: "v1-" and 16 hex digits, always the same for the same problem."""
-    parts = (queue, error_type or "", error_code or "", normalised(text), top_own_frame(traceback) or "")
+    """The group of a failure: "v2-" and 16 hex digits, always the same for the same problem."""
+    parts = (queue, error_type or "", error_code or "", _core(text), top_own_frame(traceback) or "")
     framed = "\x00".join(f"{len(part)}:{part}" for part in parts)
     return f"{VERSION}-{hashlib.sha256(framed.encode('utf-8', 'surrogatepass')).hexdigest()[:16]}"
 

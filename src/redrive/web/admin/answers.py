@@ -120,6 +120,48 @@ class Stats(Struct, kw_only=True):
     groups: list[Json]
 
 
+class Group(Struct, kw_only=True):
+    """One problem, and what people made of it."""
+
+    group: str
+    title: str
+    state: str
+    queue: str
+    reason_code: str
+    error_type: str | None
+    error_code: str | None
+    letters: int
+    waiting: int
+    seen: int
+    first_seen: str
+    last_seen: str
+    redriven: int
+    succeeded: int
+    returned: int
+    success_rate: float | None
+    tenants: int
+    top_tenants: dict[str, int]
+    versions: dict[str, int]
+    note: str
+    assignee: str | None
+    ignored: Json | None
+    resolved_in: str | None
+
+
+class GroupDetail(Group, kw_only=True):
+    """... with its deaths by the hour and its audit trail."""
+
+    hours: list[Json]
+    audit: list[Json]
+
+
+class GroupPage(Struct, kw_only=True):
+    """Groups, those with the most waiting letters first; `cursor` gets the next page, null at the end."""
+
+    groups: list[Group]
+    cursor: str | None
+
+
 class Plan(Struct, kw_only=True):
     """What a redrive would do now; nothing was changed."""
 

@@ -81,7 +81,7 @@ async def letter_stats(call: Call) -> Any:
     """Counts over a selection, and the largest groups."""
     selection, top = call.query.selection(call.now), call.query.top
     stats = await call.service.stats(selection, top=top)
-    groups = await call.service.groups(selection, limit=top)
+    groups = await call.service.group_counts(selection, limit=top)
     return stats_document(stats, groups, last_hour=await call.service.died_last_hour(selection))
 
 

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Any, Final, TypeAlias
 
 from redrive.core.access import Role
-from redrive.web.admin import answers, letters, parked, queues, redrives
+from redrive.web.admin import answers, groups, letters, parked, queues, redrives
 from redrive.web.admin import requests as ask
 from redrive.web.admin.call import Call
 
@@ -69,6 +69,7 @@ def _act(path: str, run: Run, answer: Any, **more: Any) -> Operation:
 _API: Final = "/api/v1"
 _LETTER: Final = f"{_API}/letters/{{letter_id}}"
 _JOB: Final = f"{_API}/jobs/{{job_id}}"
+_GROUP: Final = f"{_API}/groups/{{group}}"
 _QUEUE: Final = f"{_API}/queues/{{queue}}"
 _DLQ: Final = "/admin/dlq/queues"
 _PARKED: Final[dict[str, Any]] = {"role": Role.ADMIN}
@@ -117,6 +118,22 @@ OPERATIONS: Final[tuple[Operation, ...]] = (
         answers.Review,
         body=ask.ReviewBody,
         summary="Make closed letters pending again",
+    ),
+    _read(
+        f"{_API}/groups",
+        groups.list_groups,
+        answers.GroupPage,
+        query=ask.GroupsQuery,
+        summary="Groups: letters that are one problem, the largest first",
+    ),
+    _read(_GROUP, groups.show_group, answers.GroupDetail, summary="One group: deaths by the hour, audit trail"),
+    _act(
+        _GROUP,
+        groups.change_group,
+        answers.Group,
+        method="PATCH",
+        body=ask.GroupBody,
+        summary="Acknowledge, ignore, resolve or reopen a group; note, assignee",
     ),
     _read(
         f"{_API}/jobs", redrives.list_jobs, answers.JobList, query=ask.PageQuery, summary="Redrive jobs, newest first"

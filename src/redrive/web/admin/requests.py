@@ -9,10 +9,11 @@ import msgspec
 from msgspec import Meta, Struct
 
 from redrive.core.letters.filters import MAX_FILTER_CHARS, joined, parse
+from redrive.core.letters.groups import GroupState
 from redrive.core.letters.letter import ReviewState
 from redrive.core.letters.selection import Selection
 from redrive.core.redrive import MAX_REDRIVES, ItemState, JobOptions
-from redrive.core.units import UnixMs, parse_instant
+from redrive.core.units import MAX_DELAY_MS, UnixMs, parse_instant
 from redrive.web.admin.problems import refuse
 
 MAX_IDS: Final = 1_000
@@ -89,6 +90,34 @@ class StatsQuery(Filters, frozen=True, kw_only=True):
     """Counts, and the largest groups."""
 
     top: Limit = 20
+
+
+class GroupsQuery(Struct, forbid_unknown_fields=True, frozen=True, kw_only=True):
+    """One page of a list of groups."""
+
+    state: list[GroupState] = []
+    queue: Name | None = None
+    limit: Limit = 50
+    cursor: Annotated[str, Meta(min_length=1, max_length=200)] | None = None
+
+
+class IgnoredBody(Struct, forbid_unknown_fields=True, frozen=True, kw_only=True):
+    """How long a group is ignored."""
+
+    until: Instant | None = None
+    more: Count | None = None
+    rate: Count | None = None
+    per_ms: Annotated[int, Meta(ge=1, le=MAX_DELAY_MS)] | None = None
+
+
+class GroupBody(Struct, forbid_unknown_fields=True, frozen=True, kw_only=True):
+    """What becomes of a group; `assignee` "" is nobody."""
+
+    to: GroupState | None = None
+    note: Text | None = None
+    assignee: Annotated[str, Meta(max_length=200)] | None = None
+    ignored: IgnoredBody | None = None
+    resolved_in: Name | None = None
 
 
 class PageQuery(Struct, forbid_unknown_fields=True, frozen=True, kw_only=True):
@@ -218,6 +247,6 @@ def refuse_nul(value: Any) -> None:
 
 
 _LISTS: Final[dict[type[Any], frozenset[str]]] = {
-    kind: frozenset({"ids", "state"}) for kind in (Filters, LettersQuery, StatsQuery)
+    kind: frozenset({"ids", "state"}) for kind in (Filters, LettersQuery, StatsQuery, GroupsQuery)
 }
 """Parameters that may be given several times."""
