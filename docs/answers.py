@@ -11,11 +11,12 @@ from typing import Any, Final
 from redrive import alerting, backups, doctor, service, views
 from redrive.core.alerts import evaluate, rules_of
 from redrive.core.doctor import RedisReading, check_redis
+from redrive.core.letters.groups import Group, GroupEntry, GroupState, GroupWork
 from redrive.core.letters.letter import ReviewState
 from redrive.core.policy.control import Control
 from redrive.core.policy.fairness import TenantRecord, priority
 from redrive.core.policy.standing import Standing
-from redrive.core.ports import AuditEntry, LetterStats, LetterSummary, Page
+from redrive.core.ports import AuditEntry, GroupPage, HourCount, LetterStats, LetterSummary, Page
 from redrive.core.redrive import JobCounts, JobState
 from redrive.errors import NotFoundError
 from redrive.runtime.backend import FileReport
@@ -50,6 +51,11 @@ def answers() -> dict[str, Any]:
         "`redrive dlq list`": views.page_document(Page(letters=(_summary(),), cursor="b3BhcXVl")),
         "`redrive dlq show`": views.letter_view_document(_letter()),
         "`redrive dlq stats`": views.stats_document(_stats(), (_group(),), last_hour=1),
+        "`redrive dlq groups`": views.groups_document(GroupPage(groups=(_problem(),), cursor=None)),
+        "`redrive dlq group show`": views.group_view_document(_problem_view()),
+        "`redrive dlq group acknowledge`, `ignore`, `resolve`, `reopen`, `note`, `assign`": views.group_document(
+            _problem()
+        ),
         "`redrive dlq redrive --dry-run`": views.plan_document(_plan()),
         "`redrive dlq redrive`, `resume`, `abort`, `jobs JOB`": views.job_view_document(_job_view()),
         "`redrive dlq jobs`": {"jobs": [views.job_document(_job())]},
@@ -146,8 +152,8 @@ def _stats() -> LetterStats:
     )
 
 
-def _group() -> service.Group:
-    return service.Group(
+def _group() -> service.GroupCount:
+    return service.GroupCount(
         fingerprint="fp-1",
         title="TimeoutError: no answer",
         count=3,
@@ -155,6 +161,34 @@ def _group() -> service.Group:
         reason_code="TIMEOUT_EXHAUSTED",
         first_failed_at=AT,
     )
+
+
+def _problem() -> Group:
+    return Group(
+        fingerprint="v1-9f2c4a7b01d3e5f6",
+        title="TimeoutError: no answer",
+        queue="orders",
+        reason_code="TIMEOUT_EXHAUSTED",
+        error_type="TimeoutError",
+        error_code="TIMEOUT",
+        count=3,
+        waiting=2,
+        seen=5,
+        first_seen=AT,
+        last_seen=AT,
+        redriven=2,
+        succeeded=1,
+        returned=1,
+        tenants=2,
+        top_tenants=(("acme", 2), ("-", 1)),
+        versions=(("1.4.1", 3),),
+        work=GroupWork(state=GroupState.RESOLVED, resolved_in="1.4.2", assignee="ann", changed_at=AT, changed_by="ann"),
+    )
+
+
+def _problem_view() -> service.GroupView:
+    entry = GroupEntry(fingerprint="v1-9f2c4a7b01d3e5f6", at=AT, actor="ann", action="resolved", note="ticket 4711")
+    return service.GroupView(group=_problem(), audit=(entry,), hours=(HourCount(at=AT, count=3),))
 
 
 def _plan() -> service.Plan:

@@ -11,15 +11,16 @@ from collections.abc import Sequence
 from typing import Any, TypeAlias
 
 from redrive.backups import Restored
+from redrive.core.letters.groups import Group
 from redrive.core.letters.letter import Attempt, Letter
 from redrive.core.message import Message
 from redrive.core.policy.control import Control
 from redrive.core.policy.standing import TOP, Standing, monopolising, share_of, starved
-from redrive.core.ports import AuditEntry, LetterStats, LetterSummary, Page
+from redrive.core.ports import AuditEntry, GroupPage, LetterStats, LetterSummary, Page
 from redrive.core.redrive import Job
 from redrive.core.units import UnixMs, rfc3339
 from redrive.core.wire import body_document, message_document, options_document, selection_document
-from redrive.service import Group, JobView, LetterView, Plan, QueueView, Receipt, ReviewResult, Skip
+from redrive.service import GroupCount, GroupView, JobView, LetterView, Plan, QueueView, Receipt, ReviewResult, Skip
 
 Document: TypeAlias = dict[str, Any]
 
@@ -54,6 +55,7 @@ def summary_document(letter: LetterSummary) -> Document:
         "previous": letter.previous,
         "outstanding_job": letter.outstanding_job,
         "body_bytes": letter.body_bytes,
+        "version": letter.version,
     }
 
 
@@ -128,7 +130,7 @@ def _audit(entry: AuditEntry) -> Document:
     return {"at": instant(entry.at), "actor": entry.actor, "action": entry.action, "note": entry.note}
 
 
-def stats_document(stats: LetterStats, groups: Sequence[Group] = (), *, last_hour: int = 0) -> Document:
+def stats_document(stats: LetterStats, groups: Sequence[GroupCount] = (), *, last_hour: int = 0) -> Document:
     """Counts; every mapping has its largest entry first. `groups` are the problems behind them; `last_hour` is how
     many of the letters died within it.
     """
@@ -140,11 +142,62 @@ def stats_document(stats: LetterStats, groups: Sequence[Group] = (), *, last_hou
         "by_reason": stats.by_reason,
         "by_tenant": stats.by_tenant,
         "oldest_at": instant(stats.oldest_at),
-        "groups": [_group(group) for group in groups],
+        "groups": [_group_count(group) for group in groups],
     }
 
 
-def _group(group: Group) -> Document:
+def groups_document(page: GroupPage) -> Document:
+    """One page of groups; `cursor` null at the end."""
+    return {"groups": [group_document(group) for group in page.groups], "cursor": page.cursor}
+
+
+def group_view_document(view: GroupView) -> Document:
+    """One group with its deaths by the hour and its audit trail, oldest first."""
+    return {
+        **group_document(view.group),
+        "hours": [{"at": instant(each.at), "count": each.count} for each in view.hours],
+        "audit": [
+            {"at": instant(entry.at), "actor": entry.actor, "action": entry.action, "note": entry.note}
+            for entry in view.audit
+        ],
+    }
+
+
+def group_document(group: Group) -> Document:
+    """One group. `success_rate` is of the sends whose outcome is known, null where none is."""
+    work, bound = group.work, group.work.ignored
+    return {
+        "group": group.fingerprint,
+        "title": group.title,
+        "state": str(work.state),
+        "queue": group.queue,
+        "reason_code": group.reason_code,
+        "error_type": group.error_type,
+        "error_code": group.error_code,
+        "letters": group.count,
+        "waiting": group.waiting,
+        "seen": group.seen,
+        "first_seen": instant(group.first_seen),
+        "last_seen": instant(group.last_seen),
+        "redriven": group.redriven,
+        "succeeded": group.succeeded,
+        "returned": group.returned,
+        "success_rate": None if group.success_rate is None else round(group.success_rate, 4),
+        "tenants": group.tenants,
+        "top_tenants": dict(group.top_tenants),
+        "versions": dict(group.versions),
+        "note": work.note,
+        "assignee": work.assignee,
+        "ignored": None
+        if bound is None
+        else {"until": instant(bound.until), "more": bound.more, "rate": bound.rate, "per_ms": bound.per_ms},
+        "resolved_in": work.resolved_in,
+        "changed_at": instant(work.changed_at),
+        "changed_by": work.changed_by,
+    }
+
+
+def _group_count(group: GroupCount) -> Document:
     return {
         "group": group.fingerprint,
         "title": group.title,

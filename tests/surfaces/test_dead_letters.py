@@ -23,7 +23,7 @@ APP = ("--app", "shop:app")
 SUMMARY = {
     "id", "queue", "dead_letter_queue", "state", "reason_code", "reason_text", "error_type", "error_code",
     "attempt_count", "message_id", "key", "tenant", "message_type", "group", "group_title", "first_failed_at",
-    "dead_lettered_at", "expires_at", "redrive_count", "previous", "outstanding_job", "body_bytes",
+    "dead_lettered_at", "expires_at", "redrive_count", "previous", "outstanding_job", "body_bytes", "version",
 }  # fmt: skip
 HOSTILE = "\x1b]0;owned\x07\x1b[2J<img src=x onerror=alert(1)>[bold red]x[/]\u202egnp.exe\r\n"
 

@@ -7,6 +7,7 @@ command line, documented once, here or in `options.py`.
 from __future__ import annotations
 
 import inspect
+import time
 from collections.abc import Awaitable, Callable
 from dataclasses import MISSING, dataclass, fields, is_dataclass
 from typing import TYPE_CHECKING, Annotated, Any, Final, TypeVar, get_type_hints
@@ -95,9 +96,11 @@ class Filters:
     until: o.UntilOption = None
     text: o.TextOption = None
     ids: o.IdOption = None
+    line: o.FilterOption = None
 
     def selection(self) -> Selection:
-        """Raises `ConfigurationError` for a time without an offset, or two queues at once."""
+        """Raises `ConfigurationError` for a time without an offset, two queues, or a line that means nothing."""
+        from redrive.core.letters.filters import joined, parse
         from redrive.core.letters.letter import ReviewState
         from redrive.core.letters.selection import Selection
 
@@ -105,7 +108,7 @@ class Filters:
         queues = [target for target in self.targets or () if not target.startswith(LETTER_PREFIX)]
         queues += [] if self.queue is None else [self.queue]
         o.refuse_unless(len(set(queues)) <= 1, f"One queue at a time: {', '.join(dict.fromkeys(queues))} are several.")
-        return Selection(
+        selection = Selection(
             ids=tuple(dict.fromkeys((*named, *(self.ids or ())))),
             queue=queues[0] if queues else None,
             states=frozenset(ReviewState(entry.value) for entry in self.state or ()),
@@ -120,6 +123,9 @@ class Filters:
             until=o.parse_time(self.until, "--until"),
             text=self.text,
         )
+        if self.line is None:
+            return selection
+        return joined(parse(self.line, now=time.time_ns() // 1_000_000), selection)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -16,7 +16,7 @@ from redrive.cli.prompts import Bar, confirm
 if TYPE_CHECKING:
     from redrive.core.letters.selection import Selection
     from redrive.core.ports import LetterStats, Page
-    from redrive.service import Group, ReviewResult, Service
+    from redrive.service import GroupCount, ReviewResult, Service
 
 TOP = 20
 
@@ -130,9 +130,9 @@ def stats(
     """
     selection = filters.selection()
 
-    async def look(service: Service) -> tuple[LetterStats, tuple[Group, ...], int]:
+    async def look(service: Service) -> tuple[LetterStats, tuple[GroupCount, ...], int]:
         found = await service.stats(selection, top=top)
-        return found, await service.groups(selection, limit=top), await service.died_last_hour(selection)
+        return found, await service.group_counts(selection, limit=top), await service.died_last_hour(selection)
 
     found, groups, last_hour = where.run(look)
     if where.is_json:
@@ -143,7 +143,7 @@ def stats(
     _print_stats(found, groups, last_hour)
 
 
-def _print_stats(stats: LetterStats, groups: tuple[Group, ...], last_hour: int) -> None:
+def _print_stats(stats: LetterStats, groups: tuple[GroupCount, ...], last_hour: int) -> None:
     if not stats.total:
         note("No dead letters.")
         return

@@ -107,6 +107,15 @@ TextOption: TypeAlias = Annotated[
     str | None,
     typer.Option("--text", metavar="TEXT", help="With this in reason, message id or key.", show_default=False),
 ]
+FilterOption: TypeAlias = Annotated[
+    str | None,
+    typer.Option(
+        "--filter",
+        metavar="LINE",
+        help="All of it in one line: 'queue:orders error:TIMEOUT since:2h \"card declined\"'.",
+        show_default=False,
+    ),
+]
 IdOption: TypeAlias = Annotated[
     list[str] | None,
     typer.Option("--id", metavar="LETTER", help="This letter; may be given several times.", show_default=False),

@@ -7,7 +7,20 @@ from typing import Annotated, Any, Final
 import typer
 from typer.core import TyperGroup
 
-from redrive.cli import archive, in_place, jobs, letters, limits, messages, processes, push, storage, topology, watching
+from redrive.cli import (
+    archive,
+    in_place,
+    jobs,
+    letter_groups,
+    letters,
+    limits,
+    messages,
+    processes,
+    push,
+    storage,
+    topology,
+    watching,
+)
 
 SECTIONS: Final[dict[str, tuple[str, ...]]] = {
     "Try it": ("demo",),
@@ -123,6 +136,7 @@ dlq.command("list", short_help="The letters, oldest first")(letters.list_letters
 dlq.command("peek", short_help="What lies in a RabbitMQ's own dead-letter queue")(in_place.peek)
 dlq.command("show", short_help="One letter: reason, attempts, headers, body, audit")(letters.show)
 dlq.command("stats", short_help="Counts, and the problems behind them")(letters.stats)
+dlq.command("groups", short_help="The problems behind the letters")(letter_groups.list_groups)
 dlq.command("redrive", short_help="Send letters back to be processed")(jobs.redrive)
 dlq.command("jobs", short_help="Redrive jobs, and how far each is")(jobs.list_jobs)
 dlq.command("resume", short_help="Go on with a job that stopped")(jobs.resume)
@@ -133,6 +147,27 @@ dlq.command("restore", short_help="Make closed letters pending again")(letters.r
 dlq.command("export", short_help="Write letters to a file, whole")(archive.export)
 dlq.command("import", short_help="Load letters from a file")(archive.import_)
 dlq.command("prune", short_help="Remove letters for good, into an archive or not")(archive.prune)
+
+group: Final = typer.Typer(
+    short_help="One problem: show it, acknowledge, ignore, resolve it",
+    help="""One problem behind dead letters, and what people make of it.
+
+    \b
+      redrive dlq groups                          which there are
+      redrive dlq group show v1-9f…               one of them
+      redrive dlq group resolve v1-9f… --in 1.4   fixed; a new failure opens it again
+    """,
+    no_args_is_help=True,
+    rich_markup_mode=None,
+)
+group.command("show", short_help="How often, since when, whom it hit")(letter_groups.show)
+group.command("acknowledge", short_help="Somebody knows of it")(letter_groups.acknowledge)
+group.command("ignore", short_help="Leave it alone, up to a bound")(letter_groups.ignore)
+group.command("resolve", short_help="It is fixed")(letter_groups.resolve)
+group.command("reopen", short_help="It is open again")(letter_groups.reopen)
+group.command("note", short_help="Write on it")(letter_groups.write_note)
+group.command("assign", short_help="Say who looks after it")(letter_groups.assign)
+dlq.add_typer(group, name="group")
 app.add_typer(dlq, name="dlq")
 
 topologies: Final = typer.Typer(

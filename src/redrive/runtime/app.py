@@ -69,6 +69,7 @@ class Redrive:
         name: str,
         broker: str | None = None,
         *,
+        version: str | None = None,
         topology: Topology | None = None,
         settings: Settings | Mapping[str, Any] | None = None,
         clock: Clock | None = None,
@@ -78,6 +79,7 @@ class Redrive:
         self.name = name
         self.topology = EMPTY if topology is None else topology
         self.settings = _settings(settings, broker)
+        self.version = version or self.settings.version or None
         self.clock: Clock = SystemClock() if clock is None else clock
         self.events = Events()
         self._consumers: dict[str, Consumer] = {}

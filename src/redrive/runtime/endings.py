@@ -72,13 +72,21 @@ class Endings:
     """
 
     def __init__(
-        self, consumer: Consumer, *, system: str, clock: Clock, worker: str, topology: Topology = EMPTY
+        self,
+        consumer: Consumer,
+        *,
+        system: str,
+        version: str | None = None,
+        clock: Clock,
+        worker: str,
+        topology: Topology = EMPTY,
     ) -> None:
         self._consumer = consumer
         wiring = topology.wiring(consumer.queue)
         self._retry_wiring = None if wiring is None else wiring.retry
         self._with_ladder = has_ladder(topology)
         self._system = system
+        self._version = version
         self._clock = clock
         self._worker = worker
         self._draw = random.SystemRandom().random
@@ -292,6 +300,7 @@ class Endings:
         letter = letter_of(
             self._last_message(delivery),
             system=self._system,
+            version=self._version,
             queue=consumer.queue,
             dead_letter_queue=consumer.dead_letter_queue,
             reason=reason,

@@ -288,6 +288,11 @@ EVENTS: Final[Mapping[str, EventType]] = {
             "percent": "of sent, rounded",
         },
     ),
+    "group.changed": EventType(
+        level=Level.INFO,
+        text="Group changed",
+        fields={"group": "fingerprint", "state": "its state now", "actor": "who", "note": "why"},
+    ),
     "letter.reviewed": EventType(
         level=Level.INFO,
         text="Letter reviewed",

@@ -90,6 +90,7 @@ class Pipeline:
         self._endings = Endings(
             consumer,
             system=app.name,
+            version=app.version,
             clock=app.clock,
             worker=worker,
             topology=app.wired_topology() if has_exchanges else EMPTY,

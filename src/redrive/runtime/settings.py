@@ -53,7 +53,8 @@ class Settings:
     `log_level`: debug, info, warn or error. `log_format`: `json`, `text`, or `auto` (text at a terminal).
     `metrics_prefix`: what the names of all metrics begin with; empty gives the bare names. `mail_rules`: your own rules
     over what mail servers answer, as tables (`[[mail_rules]]`), or a file that holds them.
-    `archive`: the folder where dead letters over a consumer's `max_letters` are written.
+    `archive`: the folder where dead letters over a consumer's `max_letters` are written. `version`: of the app, kept
+    with each dead letter; empty: unknown.
     """
 
     broker: str = "sqlite:///redrive.db"
@@ -76,6 +77,7 @@ class Settings:
     metrics_prefix: str = "redrive_"
     mail_rules: tuple[MailRule, ...] = ()
     archive: str = "redrive-archive"
+    version: str = ""
 
     def __post_init__(self) -> None:
         _check_choice("durability", self.durability, ("full", "normal"))

@@ -6,22 +6,35 @@ by a `Selection` and works in bounded pages, so that a million letters need no m
 
 from __future__ import annotations
 
+from redrive.service.groups import GroupOperations
 from redrive.service.letters import LetterOperations
 from redrive.service.looking import LookingOperations
 from redrive.service.operations import MAX_PAGE, SHOWN
 from redrive.service.queues import QueueOperations
 from redrive.service.redriving import RedriveOperations, redrivable, runner_name
-from redrive.service.values import Group, JobView, LetterView, Plan, QueuePlan, QueueView, Receipt, ReviewResult, Skip
+from redrive.service.values import (
+    GroupCount,
+    GroupView,
+    JobView,
+    LetterView,
+    Plan,
+    QueuePlan,
+    QueueView,
+    Receipt,
+    ReviewResult,
+    Skip,
+)
 
 
-class Service(QueueOperations, LookingOperations, RedriveOperations, LetterOperations):
+class Service(QueueOperations, LookingOperations, GroupOperations, RedriveOperations, LetterOperations):
     """The operations on one open app."""
 
 
 __all__ = [
     "MAX_PAGE",
     "SHOWN",
-    "Group",
+    "GroupCount",
+    "GroupView",
     "JobView",
     "LetterView",
     "Plan",

@@ -10,7 +10,7 @@ from redrive.core.ports import LetterStats, Page
 from redrive.core.units import Millis
 from redrive.errors import ConfigurationError, NotFoundError
 from redrive.service.operations import MAX_PAGE, SEE_LETTERS, Operations
-from redrive.service.values import Group, LetterView
+from redrive.service.values import GroupCount, LetterView
 
 LAST_HOUR_MS: Final[Millis] = 3_600_000
 
@@ -40,18 +40,18 @@ class LookingOperations(Operations):
         since = max(self._app.clock.now() - LAST_HOUR_MS, selection.since or 0)
         return (await self.stats(replace(selection, since=since), top=1)).total
 
-    async def groups(self, selection: Selection, *, limit: int = 20) -> tuple[Group, ...]:
+    async def group_counts(self, selection: Selection, *, limit: int = 20) -> tuple[GroupCount, ...]:
         """The problems behind these letters, the largest first."""
         stats = await self.stats(selection, top=limit)
-        groups = [await self._group(selection, *entry) for entry in stats.by_group.items()]
+        groups = [await self._count_of(selection, *entry) for entry in stats.by_group.items()]
         return tuple(group for group in groups if group is not None)
 
-    async def _group(self, selection: Selection, fingerprint: str, count: int) -> Group | None:
+    async def _count_of(self, selection: Selection, fingerprint: str, count: int) -> GroupCount | None:
         page = await self._app.backend.letters.find(replace(selection, fingerprint=fingerprint), limit=1)
         if not page.letters:
             return None
         oldest = page.letters[0]
-        return Group(
+        return GroupCount(
             fingerprint=fingerprint,
             title=oldest.group_title or oldest.reason_text,
             count=count,

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from redrive.core.letters.groups import Group, GroupEntry
 from redrive.core.letters.letter import Letter, ReviewState
-from redrive.core.ports import AuditEntry, LetterSummary
+from redrive.core.ports import AuditEntry, HourCount, LetterSummary
 from redrive.core.redrive import Job
 from redrive.core.units import Millis, UnixMs
 from redrive.runtime.redriver import Returned
@@ -43,7 +44,7 @@ class LetterView:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Group:
+class GroupCount:
     """Letters that are one problem. `count` is within the selection; the rest is of its oldest letter."""
 
     fingerprint: str
@@ -52,6 +53,15 @@ class Group:
     queue: str
     reason_code: str
     first_failed_at: UnixMs
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GroupView:
+    """One group with its audit trail, oldest first, and its deaths by the hour, oldest first."""
+
+    group: Group
+    audit: tuple[GroupEntry, ...]
+    hours: tuple[HourCount, ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

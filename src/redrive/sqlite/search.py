@@ -14,15 +14,22 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 
 from redrive.core.letters.ages import AGE_BOUNDS_MS, Ages
-from redrive.core.letters.selection import OPEN_STATES, Place, Selection, cursor_at, place_of
+from redrive.core.letters.selection import OPEN_STATES, Place, Selection, cursor_at, has_headers, place_of
 from redrive.core.ports import LetterStats, LetterSummary, Page
 from redrive.core.units import UnixMs
-from redrive.sqlite.rows import REVIEW_NUMBER, REVIEW_STATES, SUMMARY_COLUMNS, summary_from
+from redrive.sqlite.rows import REVIEW_NUMBER, REVIEW_STATES, SUMMARY_COLUMNS, headers_from, summary_from
 from redrive.sqlite.values import text_in, text_out
 
 ORDER: Final = "dead_lettered_at, seq"
 NO_TENANT: Final = "-"
 """A letter without a tenant counts as this one."""
+
+
+# A name that does not stand in the text is not there: most rows never reach Python.
+_HAS_HEADER: Final = (
+    "EXISTS (SELECT 1 FROM redrive_letter_content c WHERE c.seq = redrive_letter.seq AND instr(c.headers, ?) "
+    "AND redrive_has_header(c.headers, ?, ?))"
+)
 
 
 @dataclass(slots=True)
@@ -53,7 +60,16 @@ def where(connection: sqlite3.Connection, selection: Selection) -> tuple[str, li
     if selection.ids:
         found.add("id", "IN (SELECT value FROM json_each(?))", json.dumps(selection.ids))
     # Most telling first: the first one given leads.
-    for column in ("message_id", "key", "fingerprint", "error_code", "tenant", "reason_code"):
+    for column in (
+        "message_id",
+        "key",
+        "fingerprint",
+        "error_code",
+        "error_type",
+        "message_type",
+        "tenant",
+        "reason_code",
+    ):
         _add_equal(found, column, getattr(selection, column))
     if selection.queue is not None:
         _add_queue(connection, found, selection.queue)
@@ -69,14 +85,12 @@ def _add_equal(found: _Where, column: str, value: str | None) -> None:
 
 
 def _add_filters(found: _Where, selection: Selection) -> None:
-    for column in ("error_type", "message_type"):
-        value = getattr(selection, column)
-        if value is not None:
-            found.filter(f"{column} = ?", text_in(value))
     if selection.since is not None:
         found.filter("dead_lettered_at >= ?", selection.since)
     if selection.until is not None:
         found.filter("dead_lettered_at < ?", selection.until)
+    for name, value in selection.headers:
+        found.filter(_HAS_HEADER, json.dumps(name)[1:-1], text_in(name), text_in(value))
     if selection.text is not None:
         _add_text(found, selection.text.lower())
 
@@ -117,12 +131,18 @@ def _add_states(found: _Where, selection: Selection) -> None:
 def add_functions(connection: sqlite3.Connection) -> None:
     """What `where` needs beyond SQLite's own functions: its LIKE ignores case for ASCII only."""
     connection.create_function("redrive_contains", -1, _contains, deterministic=True)
+    connection.create_function("redrive_has_header", 3, _has_header, deterministic=True)
 
 
 def _contains(*texts: str | bytes | None) -> bool:
     """SQL function redrive_contains(text, …, wanted): a case-insensitive substring of any."""
     *candidates, wanted = (None if text is None else text_out(text).lower() for text in texts)
     return wanted is not None and any(text is not None and wanted in text for text in candidates)
+
+
+def _has_header(headers: str, name: str | bytes, value: str | bytes) -> bool:
+    """SQL function redrive_has_header(headers, name, value)."""
+    return has_headers(headers_from(headers), ((text_out(name), text_out(value)),))
 
 
 def walk(

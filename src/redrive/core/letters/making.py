@@ -36,6 +36,7 @@ def letter_of(
     position: str,
     cycle: int | None,
     failure: Failure | None = None,
+    version: str | None = None,
     ttl_ms: Millis | None = None,
 ) -> Letter:
     """The dead letter of this message.
@@ -43,8 +44,8 @@ def letter_of(
     `attempt`: attempts made. `history` ends with the attempt that just failed. `cycle` is the claim's; None where
     there is no claim (idempotency off, no key): the id then comes from `position`, so that every death of a message
     without a claim makes its own letter. `failure` None: given up without running (expired, worker lost).
-    `ttl_ms` None: kept for ever. Links to the letter before, its redrive count and first failure come from the
-    message's own headers; malformed ones count as absent.
+    `version`: of the app that gave it up. `ttl_ms` None: kept for ever. Links to the letter before, its redrive count
+    and first failure come from the message's own headers; malformed ones count as absent.
     """
     last = history[-1] if history else None
     error_type = failure.error_type if failure is not None else last.error_type if last is not None else None
@@ -77,6 +78,7 @@ def letter_of(
         expires_at=None if ttl_ms is None else now + ttl_ms,
         redrive_count=redrive_count(message.headers),
         previous=previous_letter(message.headers),
+        version=version,
     )
 
 

@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
+from datetime import datetime
+from decimal import Decimal
 from typing import Final, TypeAlias
 
 from redrive.core.letters.letter import ReviewState
+from redrive.core.message import Headers, HeaderValue
 from redrive.core.units import UnixMs
 from redrive.errors import ConfigurationError
 
@@ -38,6 +41,33 @@ class Selection:
     since: UnixMs | None = None
     until: UnixMs | None = None
     text: str | None = None
+
+
+def header_text(value: HeaderValue) -> str | None:
+    """A header's value as a filter compares it: text and numbers as they are written, true and false, an instant as
+    RFC 3339, bytes that are UTF-8 as text. None for what has no plain text: nothing, a list, a table, other bytes.
+    """
+    match value:
+        case bool():
+            return "true" if value else "false"
+        case str():
+            return value
+        case int() | float() | Decimal():
+            return str(value)
+        case datetime():
+            return value.isoformat().replace("+00:00", "Z")
+        case bytes():
+            try:
+                return value.decode()
+            except UnicodeDecodeError:
+                return None
+        case _:
+            return None
+
+
+def has_headers(headers: Headers, wanted: tuple[tuple[str, str], ...]) -> bool:
+    """Whether all of these headers are there, with these values as text."""
+    return all(name in headers and header_text(headers[name]) == value for name, value in wanted)
 
 
 Place: TypeAlias = tuple[UnixMs, int]

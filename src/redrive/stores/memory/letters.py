@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from redrive.core.letters import ages
 from redrive.core.letters.letter import Letter, ReviewState
 from redrive.core.letters.review import moves
-from redrive.core.letters.selection import OPEN_STATES, Place, Selection, cursor_at, place_of
+from redrive.core.letters.selection import OPEN_STATES, Place, Selection, cursor_at, has_headers, place_of
 from redrive.core.ports import AuditEntry, LetterStats, LetterSummary, Page, ReviewChange
 from redrive.core.units import UnixMs
 from redrive.stores.memory.groups import MemoryGroupStore
@@ -168,6 +168,7 @@ def _matches(selection: Selection, letter: Letter) -> bool:
         and (not selection.states or letter.state in selection.states)
         and (selection.since is None or selection.since <= letter.dead_lettered_at)
         and (selection.until is None or letter.dead_lettered_at < selection.until)
+        and has_headers(letter.message.headers, selection.headers)
         and (selection.text is None or _contains(letter, selection.text))
     )
 

@@ -48,6 +48,11 @@ SELECTIONS: Final[dict[str, Selection]] = {
     "tenant": Selection(tenant="acme"),
     "key": Selection(key="key-odd"),
     "message type": Selection(message_type="order.created"),
+    "message id": Selection(message_id="msg-ODD"),
+    "a header": Selection(headers=(("x-region", "eu"),)),
+    "a header of another kind": Selection(headers=(("n", "7"), ("b", "true"))),
+    "a header with another value": Selection(headers=(("x-region", "e"),)),
+    "a header that is hard to keep": Selection(headers=(('naïve Ω "x"', "a\x00b 界"),)),
     "since": Selection(since=DIED_AT + 10),
     "until": Selection(until=DIED_AT + 10),
     "since and until": Selection(since=DIED_AT + 10, until=DIED_AT + 11),
@@ -62,7 +67,8 @@ SELECTIONS: Final[dict[str, Selection]] = {
 ODD_SELECTED: Final = {
     "everything", "ids", "queue", "dead-letter queue", "states", "reason code", "error type", "error code",
     "fingerprint", "tenant", "key", "message type", "since", "since and until", "text in the reason",
-    "text in the message id", "text in the key", "conditions hold together",
+    "text in the message id", "text in the key", "conditions hold together", "message id", "a header",
+    "a header of another kind", "a header that is hard to keep",
 }  # fmt: skip
 """The selections that take the letter that differs in everything; plain letters are taken by the rest."""
 PLAIN_SELECTED: Final = {"everything", "until"}
@@ -257,7 +263,13 @@ class LetterStoreContract(Contract):
             error_type="ValueError",
             error_code="HTTP_422",
             fingerprint="fp-odd",
-            message=message("msg-ODD", key="key-odd", tenant="acme", properties=Properties(type="order.created")),
+            message=message(
+                "msg-ODD",
+                key="key-odd",
+                tenant="acme",
+                properties=Properties(type="order.created"),
+                headers={"x-region": "eu", "n": 7, "b": True, 'naïve Ω "x"': "a\x00b 界", "$x": None},
+            ),
         )
         await letters.put([letter("plain"), odd, letter("plain-2", message=message("m-2", key=None))])
         await self.move(letters, "odd", [ReviewState.REVIEWED])
