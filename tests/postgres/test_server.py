@@ -29,6 +29,11 @@ def test_each_test_gets_an_empty_database(postgres: str) -> None:
     assert [(0,)] == ask(postgres, "SELECT count(*)::int FROM pg_tables WHERE schemaname = 'public'")
 
 
+def ask_for_ever(connection: psycopg.Connection) -> None:
+    while True:
+        connection.execute("SELECT 1")
+
+
 def test_a_node_goes_with_its_owner() -> None:
     with subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE) as owner:
         node = PostgresNode(install(), owner=owner.pid)
@@ -38,6 +43,5 @@ def test_a_node_goes_with_its_owner() -> None:
             owner.wait()
 
             with pytest.raises(psycopg.OperationalError):
-                while True:
-                    connection.execute("SELECT 1")
+                ask_for_ever(connection)
     node.close()

@@ -46,7 +46,6 @@ _NUMBER: Final = {state: number for number, state in enumerate(STATES)}
 _DUPLICATE: Final = Duplicate()
 
 
-
 def scope_id(queue: str, key: str) -> bytes:
     """The row of this (queue, key)."""
     name = queue.encode("utf-8", "surrogatepass")
@@ -62,6 +61,7 @@ _FREE: Final = (
     "AND NOT coalesce(c.owner, '') = ANY (%(gone)s)))))"
 )
 _NEW: Final = "coalesce(c.expires_at <= excluded.updated_at, false)"
+_FRESH: Final = f"({_NEW} OR c.state = {DEAD_LETTERED})"
 
 
 def _when_free(value: str, *, column: str) -> str:
@@ -77,20 +77,19 @@ _CLAIM: Final = (
     f"(SELECT {NOW} AS now) n ORDER BY g.id ON CONFLICT (id) DO UPDATE SET "
     + ", ".join(
         (
-            _when_free(f"CASE WHEN {_NEW} OR c.state = {DEAD_LETTERED} THEN 1 ELSE c.attempts + 1 END", column="attempts"),
+            _when_free(f"CASE WHEN {_FRESH} THEN 1 ELSE c.attempts + 1 END", column="attempts"),
             _when_free(
                 f"CASE WHEN {_NEW} THEN 0 WHEN c.state = {DEAD_LETTERED} THEN c.cycle + 1 ELSE c.cycle END",
                 column="cycle",
             ),
             _when_free("c.token + 1", column="token"),
             _when_free(
-                f"CASE WHEN {_NEW} OR c.state = {DEAD_LETTERED} THEN NULL "
+                f"CASE WHEN {_FRESH} THEN NULL "
                 f"WHEN c.state = {PROCESSING} THEN coalesce(c.owner, '') ELSE c.lost_by END",
                 column="lost_by",
             ),
             _when_free(
-                f"CASE WHEN {_NEW} OR c.state = {DEAD_LETTERED} THEN NULL "
-                f"WHEN c.state = {PROCESSING} THEN c.updated_at ELSE c.lost_at END",
+                f"CASE WHEN {_FRESH} THEN NULL WHEN c.state = {PROCESSING} THEN c.updated_at ELSE c.lost_at END",
                 column="lost_at",
             ),
             _when_free(f"CASE WHEN {_NEW} THEN NULL ELSE c.digest END", column="digest"),

@@ -49,7 +49,7 @@ NOW: Final = "coalesce(%(now)s::bigint, floor(extract(epoch FROM clock_timestamp
 
 _TABLE: Final = re.compile(r"@(?=[a-z])")
 _BEGIN: Final = (
-    f"BEGIN; SET LOCAL lock_timeout = {LOCK_MS}; SET LOCAL idle_in_transaction_session_timeout = {2 * CALL_MS}; "
+    f"BEGIN; SET LOCAL lock_timeout = {LOCK_MS}; SET LOCAL idle_in_transaction_session_timeout = {2 * CALL_MS}; "  # noqa: S608 - numbers
     "SELECT floor(extract(epoch FROM clock_timestamp()) * 1000)::bigint"
 ).encode()
 
@@ -342,4 +342,3 @@ def _is_alive(connection: psycopg.Connection) -> bool:
 
 def _not_open(shown: str) -> BrokerUnavailableError:
     return BrokerUnavailableError(f'Store "{shown}" is not open. Nothing was read or written.', hint="Open it first.")
-

@@ -42,8 +42,10 @@ _REFUSED: Final[_Row] = (
     "Check user, password and database of the URL, and pg_hba.conf.",
 )
 _DATA: Final[_Row] = (
-    InvalidMessageError, "cannot hold a value. Nothing of this call was written.", "Keep the message within its limits.",
-)  # fmt: skip
+    InvalidMessageError,
+    "cannot hold a value. Nothing of this call was written.",
+    "Keep the message within its limits.",
+)
 _DAMAGED: Final[_Row] = (
     StorageCorruptError,
     "says that its data are damaged. Nothing of this call was written and nothing was deleted.",
@@ -60,8 +62,7 @@ _BY_STATE: Final[dict[str, _Row]] = {
     "25006": (
         BrokerUnavailableError,
         "takes no writes: it is a replica now, or set read-only. Nothing of this call was written.",
-        "After a failover this ends by itself where the URL leads to the new primary: name all hosts, with "
-        "target_session_attrs=read-write.",
+        "After a failover it ends by itself where the URL names all hosts and target_session_attrs=read-write.",
     ),
     "53300": (
         BrokerUnavailableError,

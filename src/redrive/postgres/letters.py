@@ -59,7 +59,7 @@ def put(tx: Tx, batch: Sequence[Letter]) -> int:
         *columns_of([summary_row(letter) for letter in letters], SUMMARY_WIDTH),
         *columns_of([content_row(letter) for letter in letters], _CONTENT_WIDTH),
     ]
-    fresh = dict(tx.execute(_PUT, columns).fetchall())
+    fresh: dict[str, int] = dict(tx.execute(_PUT, columns).fetchall())
     groups.reopen(tx, [letter for letter in letters if text_in(letter.id) in fresh])
     return max(fresh.values(), default=0)
 
@@ -171,5 +171,3 @@ def prune(tx: Tx, *, now: UnixMs, limit: int, selection: Selection | None) -> in
         tx.execute("DELETE FROM @audit WHERE letter_seq = ANY (%s)", (seqs,))
     fold(tx)
     return len(seqs)
-
-

@@ -9,6 +9,7 @@ from typing import Any, Final
 from psycopg.types.json import Jsonb
 
 from redrive.core.letters.letter import Letter, ReviewState
+from redrive.core.letters.selection import header_text
 from redrive.core.message import NO_PROPERTIES, OWN_HEADER_PREFIX, Headers, Message, Properties
 from redrive.core.ports import LetterSummary
 from redrive.core.settlement import Reason
@@ -100,11 +101,11 @@ def content_row(letter: Letter) -> tuple[Any, ...]:
 
 
 def header_texts(headers: Headers) -> dict[str, str]:
-    """Each header whose value is text, a number or a flag, as text: what a selection compares with."""
+    """Each header that has a plain text, as that text: what a selection compares with."""
     return {
-        text_in(name) or "": text_in(value if isinstance(value, str) else json.dumps(value)) or ""
+        text_in(name) or "": text_in(text) or ""
         for name, value in headers.items()
-        if isinstance(value, str | int | float)
+        if (text := header_text(value)) is not None
     }
 
 

@@ -78,7 +78,7 @@ def _versions(connection: psycopg.Connection, sql: Callable[[str], bytes]) -> tu
     row = connection.execute("SELECT to_regclass(%s) IS NULL", (sql("@meta").decode(),)).fetchone()
     if row is None or row[0]:
         return 0, 0
-    values = dict(connection.execute(sql("SELECT name, value FROM @meta")).fetchall())
+    values: dict[str, int] = dict(connection.execute(sql("SELECT name, value FROM @meta")).fetchall())
     return values.get("schema_version", 0), values.get("min_reader_version", 0)
 
 

@@ -254,8 +254,8 @@ BEGIN
     SELECT fingerprint, (array_agg(group_title ORDER BY seq))[1], (array_agg(queue ORDER BY seq))[1],
         (array_agg(dead_letter_queue ORDER BY seq))[1], (array_agg(reason_code ORDER BY seq))[1],
         (array_agg(error_type ORDER BY seq))[1], (array_agg(error_code ORDER BY seq))[1],
-        sum(n) FILTER (WHERE state = 0), sum(n) FILTER (WHERE state = 1), sum(n) FILTER (WHERE state = 2),
-        sum(n) FILTER (WHERE state = 3), sum(n), sum(back), min(dead_lettered_at), max(dead_lettered_at)
+        sum(n * (state = 0)::int), sum(n * (state = 1)::int), sum(n * (state = 2)::int),
+        sum(n * (state = 3)::int), sum(n), sum(back), min(dead_lettered_at), max(dead_lettered_at)
     FROM (
         SELECT f.*, 1 AS n, 0 AS back FROM fresh f
         UNION ALL
