@@ -38,4 +38,3 @@ def is_meant(selection: Selection, letter: Letter) -> bool:
 
 def _contains(letter: Letter, text: str) -> bool:
     return any(text in each.lower() for each in (letter.reason.text, letter.message.id, letter.message.key or ""))
-
