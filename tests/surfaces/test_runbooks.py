@@ -67,7 +67,7 @@ async def test_every_command_of_the_runbooks_works_as_written(cli: Cli, morning:
     assert "dl_3" in printed["redrive dlq list --reason WORKER_LOST"]
     assert 3 == len((here / "acme.jsonl").read_text().splitlines())
     assert ["dl_5", "dl_4"] == [json.loads(line)["id"] for line in (here / "old.jsonl").read_text().splitlines()]
-    assert "dead letters 5" in printed["redrive top --once"]
+    assert "dead letters 6" in printed["redrive top --once"]
     assert '"orders" is paused by' in printed['redrive queues pause orders --note "their API is down" --yes']
     assert "acme" in printed["redrive queues quarantine orders"]
     assert (
