@@ -16,7 +16,7 @@ from typing import Any, Final
 
 import typer
 
-from docs import answers
+from docs import answers, api
 from redrive import errors
 from redrive.cli.root import SECTIONS
 from redrive.cli.root import app as command_line
@@ -167,7 +167,14 @@ def _kind(field: dataclasses.Field[Any]) -> str:
     if field.name.endswith(MS):
         return "duration"
     kinds = {"str": "text", "int": "whole number", "int | None": "whole number"}
-    return {**kinds, "tuple[MailRule, ...]": "tables, or a file of them"}.get(str(field.type), str(field.type))
+    return {**kinds, **_TABLES}.get(str(field.type), str(field.type))
+
+
+_TABLES: Final = {
+    "tuple[MailRule, ...]": "tables, or a file of them",
+    "JwtRules | None": "a table, or a file that holds it",
+    "tuple[RedactRule, ...]": "tables, or a file of them",
+}
 
 
 def _metrics() -> str:
@@ -423,6 +430,7 @@ def _cell(text: str) -> str:
 
 _PAGES: Final[dict[str, Callable[[], str]]] = {
     "alerts.md": _alerts,
+    "api.md": api.page,
     "commands.md": _commands,
     "errors.md": _errors,
     "events.md": _events,

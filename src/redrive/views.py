@@ -263,7 +263,7 @@ def job_document(job: Job) -> Document:
 
 
 def job_view_document(view: JobView) -> Document:
-    """A redrive job, why letters were skipped, and what came back within the last minute."""
+    """A redrive job, why letters were skipped, what came back lately, and what became of all it sent."""
     returned = view.returned
     return {
         "job": job_document(view.job),
@@ -272,6 +272,13 @@ def job_view_document(view: JobView) -> Document:
         "came_back": None
         if returned is None
         else {"sent": returned.sent, "came_back": returned.came_back, "percent": returned.percent},
+        "outcomes": {
+            "sent": view.outcomes.sent,
+            "succeeded": view.outcomes.succeeded,
+            "failed_again": view.outcomes.failed_again,
+            "waiting": view.waiting,
+            "unknown": view.unknown,
+        },
     }
 
 

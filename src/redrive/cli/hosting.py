@@ -19,7 +19,7 @@ from redrive.cli.options import parse_duration
 from redrive.cli.output import note, print_json, say
 from redrive.core.units import Millis, duration_ms
 from redrive.errors import BrokerUnavailableError, ConfigurationError, SchemaTooNewError
-from redrive.runtime.app import Redrive
+from redrive.runtime.app import AsgiApp, Redrive
 from redrive.runtime.events import Level
 from redrive.runtime.outage import Outage
 
@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from redrive.runtime.logs import Style
     from redrive.runtime.tallies import TallyWriter
     from redrive.runtime.worker import Worker
+    from redrive.web.admin import AdminApi
     from redrive.web.readiness import Readiness
 
 _STYLES: Final[dict[str, Style]] = {"auto": "auto", "json": "json", "text": "console"}
@@ -41,6 +42,7 @@ class Hosting:
     grace: str | None = None
     is_json: bool = False
     is_working: bool = True
+    has_admin: bool = False
 
 
 def host_app(app: Redrive, options: Hosting) -> int:
@@ -76,15 +78,18 @@ def address_of(app: Redrive, options: Hosting) -> tuple[str, int]:
     return found.host, found.port
 
 
-def announce(app: Redrive, options: Hosting, url: str | None) -> None:
-    """Say on standard output what runs here, as soon as it does."""
+def announce(app: Redrive, options: Hosting, url: str | None, *, token: str | None = None) -> None:
+    """Say on standard output what runs here, as soon as it does. `token`: the admin API's, shown nowhere else."""
     queues = list(options.queues or app.consumers) if options.is_working else []
     if options.is_json:
-        print_json({"app": app.name, "pid": os.getpid(), "url": url, "queues": queues})
+        shown = {"token": token} if options.has_admin else {}
+        print_json({"app": app.name, "pid": os.getpid(), "url": url, "queues": queues, **shown})
     elif url is not None:
         say(f"{app.name} is up at {url}")
-        for path in (*app.mounts, "/readyz", "/metrics"):
+        for path in (*app.mounts, *(("/api/v1", "/openapi.json") if options.has_admin else ()), "/readyz", "/metrics"):
             say(f"  {url}{path}")
+        if token is not None:
+            say(f"Token of the admin API, until this process ends: {token}")
         note("Ctrl-C drains and stops." if queues else "Ctrl-C stops.")
     sys.stdout.flush()
 
@@ -98,15 +103,20 @@ class _Host:
         self._stopping = asyncio.Event()
         self._worker: Worker | None = None
         self._readiness: Readiness | None = None
+        self._admin: AdminApi | None = None
+        self._token: str | None = None
         if options.is_working:
             self._worker = app.worker(options.queues, owns_process=True)
 
     async def run(self) -> None:
         async with AsyncExitStack() as stack:
             url = await self._serve(stack)
-            announce(self._app, self._options, url)
+            announce(self._app, self._options, url, token=self._token)
             if not await self._open(stack):
                 return
+            if self._admin is not None:
+                # Before the app is closed: the redrive jobs it carries out need the store.
+                stack.push_async_callback(self._admin.close)
             if self._worker is None:
                 await self._stopping.wait()
             else:
@@ -139,8 +149,17 @@ class _Host:
         if self._options.address is None:
             return None
         host, port = address_of(self._app, self._options)
-        asgi = compose(self._app, probes, is_opening=False)
-        server = await stack.enter_async_context(HttpServer(asgi, host=host, port=port))
+        asgi: AsgiApp = compose(self._app, probes, is_opening=False)
+        if not self._options.has_admin:
+            server = await stack.enter_async_context(HttpServer(asgi, host=host, port=port))
+            return server.url
+        from redrive.web.admin import AdminApi, beside, guard_of
+
+        guard, self._token = guard_of(self._app, host=host)
+        self._admin = AdminApi(self._app, guard)
+        server = await stack.enter_async_context(HttpServer(beside(self._admin, asgi), host=host, port=port))
+        # Before the server ends: it waits for its streams.
+        stack.push_async_callback(self._admin.close)
         return server.url
 
     async def _open(self, stack: AsyncExitStack) -> bool:

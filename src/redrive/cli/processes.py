@@ -108,24 +108,6 @@ def work(
     raise typer.Exit(work_app(spec, options, processes=processes))
 
 
-def serve(
-    spec: AppArgument,
-    *,
-    host: HostOption = None,
-    port: PortOption = None,
-    is_json: o.JsonOption = False,
-) -> None:
-    """Serve what the app mounts (its gateway) and the probes, without a worker.
-
-    \b
-      redrive serve orders:app --host 0.0.0.0 --port 8000
-    """
-    from redrive.cli.hosting import Hosting, host_app
-
-    options = Hosting(address=(host, port), is_json=is_json, is_working=False)
-    raise typer.Exit(host_app(load_app(spec), options))
-
-
 def _names(queues: str | None) -> tuple[str, ...] | None:
     if queues is None:
         return None

@@ -17,6 +17,7 @@ from redrive.cli import (
     messages,
     processes,
     push,
+    serve,
     steering,
     storage,
     top,
@@ -30,7 +31,7 @@ SECTIONS: Final[dict[str, tuple[str, ...]]] = {
     "Send": ("publish",),
     "Dead letters": ("dlq",),
     "RabbitMQ": ("topology",),
-    "Look after": ("top", "doctor", "alerts", "metrics", "queues", "backup", "restore"),
+    "Look after": ("top", "doctor", "alerts", "metrics", "queues", "token", "backup", "restore"),
 }
 """How `redrive --help` groups the commands; a command that is in no section does not appear."""
 
@@ -93,7 +94,7 @@ def root(
 app.command("demo", short_help="The five-minute tour, with real webhooks")(processes.demo)
 app.command("up", short_help="Everything in one process, for development")(processes.up)
 app.command("work", short_help="A worker; SIGTERM drains and loses nothing")(processes.work)
-app.command("serve", short_help="What the app mounts, and the probes; no worker")(processes.serve)
+app.command("serve", short_help="The admin API, and what the app mounts; no worker")(serve.serve)
 app.command("push", short_help="Deliver a queue to an HTTP endpoint; its status decides")(push.push)
 app.command("publish", short_help="Send a message, or a file of JSON lines")(messages.publish)
 app.command("top", short_help="Watch queues, dead letters, tenants and redrives")(top.top)
@@ -117,6 +118,17 @@ queues.command("resume", short_help="Let workers take them again")(steering.resu
 queues.command("quarantine", short_help="Set one tenant's or key's messages aside")(steering.quarantine)
 queues.command("release", short_help="Handle them again")(steering.release)
 app.add_typer(queues, name="queues")
+
+tokens: Final = typer.Typer(
+    help="Tokens of the admin API: who may come, and what for.",
+    short_help="Who may use the admin API",
+    no_args_is_help=True,
+    rich_markup_mode=None,
+)
+tokens.command("create", short_help="Make a token; it is shown once")(serve.create_token)
+tokens.command("list", short_help="Names and roles; no token is shown")(serve.list_tokens)
+tokens.command("revoke", short_help="Nobody gets in by it any more")(serve.revoke_token)
+app.add_typer(tokens, name="token")
 
 dlq: Final = typer.Typer(
     short_help="List, show, count, redrive, review and close dead letters",
@@ -147,6 +159,7 @@ dlq.command("groups", short_help="The problems behind the letters")(letter_group
 dlq.command("redrive", short_help="Send letters back to be processed")(jobs.redrive)
 dlq.command("jobs", short_help="Redrive jobs, and how far each is")(jobs.list_jobs)
 dlq.command("resume", short_help="Go on with a job that stopped")(jobs.resume)
+dlq.command("pause", short_help="Hold a job up until it is resumed")(jobs.pause)
 dlq.command("abort", short_help="Stop a job")(jobs.abort)
 dlq.command("review", short_help="Mark letters as looked at")(letters.review)
 dlq.command("close", short_help="Nothing more will be done with them")(letters.close)

@@ -338,6 +338,28 @@ EVENTS: Final[Mapping[str, EventType]] = {
         text="Letters removed by a person",
         fields={"count": "letters", "actor": "who", "note": "why"},
     ),
+    "api.written": EventType(
+        level=Level.WARN,
+        text="A write over the admin API, carried out or refused",
+        fields={
+            "actor": "name of the token, or subject of the JWT",
+            "role": "viewer, operator or admin",
+            "operation": "name of the operation",
+            "target": "queue or job it names, or empty",
+            "status": "HTTP status of the answer",
+            "address": "where the request came from",
+        },
+    ),
+    "api.login_failed": EventType(
+        level=Level.WARN,
+        text="A request with a bad token",
+        fields={"reason": "what was wrong with it", "address": "where the request came from"},
+    ),
+    "api.failed": EventType(
+        level=Level.ERROR,
+        text="The admin API met something nobody foresaw",
+        fields={"operation": "name of the operation", "error_type": "class of the exception"},
+    ),
     "queue.limits_set": EventType(
         level=Level.WARN,
         text="Limits of a queue changed by a person",

@@ -64,7 +64,6 @@ SUSPECTS_MS: Final[Millis] = 5_000
 
 MAX_TAKE: Final = 500
 """Messages in one take, so that one write stays short."""
-
 MAX_COMMITS: Final = 2
 """Commits under way at once; what ends meanwhile goes together with the next."""
 

@@ -16,9 +16,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final, Literal, TypeAlias
 
+from redrive.core.access import MAX_RULES, RedactRule, redact_rule_from
 from redrive.core.policy.catalogue.mail import MailRule, mail_rule_from
 from redrive.core.units import Millis, duration_ms
 from redrive.errors import ConfigurationError
+from redrive.runtime.jwt_rules import JwtRules, jwt_rules_from
 
 ENVIRONMENT_PREFIX: Final = "REDRIVE_"
 FILE_NAME: Final = "redrive.toml"
@@ -53,6 +55,8 @@ class Settings:
     `log_level`: debug, info, warn or error. `log_format`: `json`, `text`, or `auto` (text at a terminal).
     `metrics_prefix`: what the names of all metrics begin with; empty gives the bare names. `mail_rules`: your own rules
     over what mail servers answer, as tables (`[[mail_rules]]`), or a file that holds them.
+    `admin_tokens`: the file of the admin API's tokens (`redrive token`). `admin_jwt`: a table that says which JSON Web
+    Tokens it takes, or a file that holds it. `redact`: tables of what a role does not see of messages.
     `archive`: the folder where dead letters over a consumer's `max_letters` are written. `version`: of the app, kept
     with each dead letter; empty: unknown.
     """
@@ -77,6 +81,9 @@ class Settings:
     metrics_prefix: str = "redrive_"
     mail_rules: tuple[MailRule, ...] = ()
     archive: str = "redrive-archive"
+    admin_tokens: str = "redrive-tokens.toml"
+    admin_jwt: JwtRules | None = None
+    redact: tuple[RedactRule, ...] = ()
     version: str = ""
 
     def __post_init__(self) -> None:
@@ -182,6 +189,10 @@ def _value(field: dataclasses.Field[Any], value: Any, source: str) -> Any:
         return duration_ms(plain, field=name)
     if name == "mail_rules":
         return _mail_rules(value, source)
+    if name == "redact":
+        return _redact_rules(value, source)
+    if name == "admin_jwt":
+        return _jwt_rules(value, source)
     kind = str(field.type)
     if kind.startswith("int"):
         return _number(name, value, source)
@@ -203,6 +214,26 @@ def _mail_rules(value: Any, source: str) -> tuple[MailRule, ...]:
             hint='Write [[mail_rules]] and below it name = "…", text = "…", verdict = "transient".',
         )
     return tuple(rule if isinstance(rule, MailRule) else mail_rule_from(rule, source=source) for rule in value)
+
+
+def _redact_rules(value: Any, source: str) -> tuple[RedactRule, ...]:
+    """Rules as tables or values, or the file that holds the tables."""
+    if isinstance(value, str):
+        source = value
+        value = _table_of(Path(value), what="The file of redact rules").get("redact")
+    if not isinstance(value, Sequence) or isinstance(value, str) or len(value) > MAX_RULES:
+        raise ConfigurationError(f"redact in {source} must be a list of at most {MAX_RULES} tables.")
+    return tuple(rule if isinstance(rule, RedactRule) else redact_rule_from(rule, source=source) for rule in value)
+
+
+def _jwt_rules(value: Any, source: str) -> JwtRules:
+    """Rules as a table or a value, or the file that holds the table."""
+    if isinstance(value, JwtRules):
+        return value
+    if isinstance(value, str):
+        source = value
+        value = _table_of(Path(value), what="The file of JWT rules").get("admin_jwt")
+    return jwt_rules_from(value, source=source)
 
 
 def _is_count(value: Any) -> bool:

@@ -12,7 +12,7 @@ from redrive.core.letters.selection import Selection
 from redrive.core.policy.control import Control, Kind, Pause
 from redrive.core.policy.standing import Standing
 from redrive.core.ports import AuditEntry, HourCount, LetterStats, LetterSummary
-from redrive.core.redrive import Job
+from redrive.core.redrive import NO_OUTCOMES, Job, Outcomes
 from redrive.core.units import Millis, UnixMs
 from redrive.runtime.redriver import Returned
 
@@ -145,12 +145,18 @@ class Plan:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JobView:
-    """A redrive job, the first of the letters it skipped and why, the ids nobody knew, and how many came back."""
+    """A redrive job, the first of the letters it skipped and why, the ids nobody knew, and how many came back within
+    the last minute. `outcomes`: what became of the letters it sent; of those without an outcome, `waiting` may still
+    get one, and `unknown` most likely never will.
+    """
 
     job: Job
     skipped: tuple[Skip, ...] = ()
     missing: tuple[str, ...] = ()
     returned: Returned | None = None
+    outcomes: Outcomes = NO_OUTCOMES
+    waiting: int = 0
+    unknown: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

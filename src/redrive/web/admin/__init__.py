@@ -1,0 +1,6 @@
+"""The admin API: dead letters, redrive jobs, queues and limits over HTTP."""
+
+from redrive.web.admin.app import AdminApi, admin_app, beside
+from redrive.web.admin.auth import Guard, guard_of
+
+__all__ = ["AdminApi", "Guard", "admin_app", "beside", "guard_of"]

@@ -1,0 +1,314 @@
+"""What is answered, as schemas: the shapes of `redrive.views`, which makes the documents; a test compares them.
+
+A field may be added in a later version; none changes its meaning or goes.
+"""
+
+from __future__ import annotations
+
+from typing import Any, TypeAlias
+
+from msgspec import Struct
+
+Json: TypeAlias = dict[str, Any]
+
+
+class Problem(Struct, kw_only=True):
+    """RFC 9457: why a request was refused."""
+
+    type: str
+    title: str
+    status: int
+    detail: str
+
+
+class Me(Struct, kw_only=True):
+    """Who asks, as the audit trail will name them."""
+
+    name: str
+    role: str
+    app: str
+
+
+class LetterSummary(Struct, kw_only=True):
+    """A dead letter as a list shows it."""
+
+    id: str
+    queue: str
+    dead_letter_queue: str
+    state: str
+    reason_code: str
+    reason_text: str
+    error_type: str | None
+    error_code: str | None
+    attempt_count: int
+    message_id: str
+    key: str | None
+    tenant: str | None
+    message_type: str | None
+    group: str
+    group_title: str
+    first_failed_at: str
+    dead_lettered_at: str
+    expires_at: str | None
+    redrive_count: int
+    previous: str | None
+    outstanding_job: str | None
+    body_bytes: int
+
+
+class LetterPage(Struct, kw_only=True):
+    """Letters, oldest first; `cursor` gets the next page, null at the end."""
+
+    letters: list[LetterSummary]
+    cursor: str | None
+
+
+class Message(Struct, kw_only=True):
+    """A message. `body` is text, or {"$bytes": base64}, or null where it is over the limit of one answer."""
+
+    id: str
+    key: str | None
+    tenant: str | None
+    priority: int | None
+    content_type: str | None
+    published_at: str | None
+    expires_at: str | None
+    headers: Json | str
+    properties: Json
+    body_bytes: int
+    body: Any
+    is_body_left_out: bool
+    is_redacted: bool
+
+
+class LetterDetail(Struct, kw_only=True):
+    """One dead letter with its message, history and audit trail."""
+
+    id: str
+    system: str
+    queue: str
+    dead_letter_queue: str
+    state: str
+    reason_code: str
+    reason_text: str
+    error_type: str | None
+    error_code: str | None
+    attempt_count: int
+    group: str
+    group_title: str
+    first_failed_at: str
+    dead_lettered_at: str
+    expires_at: str | None
+    redrive_count: int
+    previous: str | None
+    outstanding_job: str | None
+    message: Message
+    history: list[Json]
+    audit: list[Json]
+
+
+class Stats(Struct, kw_only=True):
+    """Counts; every mapping has its largest entry first."""
+
+    total: int
+    last_hour: int
+    by_state: dict[str, int]
+    by_queue: dict[str, int]
+    by_reason: dict[str, int]
+    by_tenant: dict[str, int]
+    oldest_at: str | None
+    groups: list[Json]
+
+
+class Group(Struct, kw_only=True):
+    """One problem, and what people made of it."""
+
+    group: str
+    title: str
+    state: str
+    queue: str
+    reason_code: str
+    error_type: str | None
+    error_code: str | None
+    letters: int
+    waiting: int
+    seen: int
+    first_seen: str
+    last_seen: str
+    redriven: int
+    succeeded: int
+    returned: int
+    success_rate: float | None
+    tenants: int
+    top_tenants: dict[str, int]
+    versions: dict[str, int]
+    note: str
+    assignee: str | None
+    ignored: Json | None
+    resolved_in: str | None
+
+
+class GroupDetail(Group, kw_only=True):
+    """... with its deaths by the hour and its audit trail."""
+
+    hours: list[Json]
+    audit: list[Json]
+
+
+class GroupPage(Struct, kw_only=True):
+    """Groups, those with the most waiting letters first; `cursor` gets the next page, null at the end."""
+
+    groups: list[Group]
+    cursor: str | None
+
+
+class Plan(Struct, kw_only=True):
+    """What a redrive would do now; nothing was changed."""
+
+    dry_run: bool
+    send: int
+    skip: int
+    queues: list[Json]
+    letters: list[str]
+    skipped: list[Json]
+    missing: list[str]
+    takes_ms: int | None
+
+
+class Job(Struct, kw_only=True):
+    """A redrive job."""
+
+    id: str
+    state: str
+    error: str | None
+    actor: str
+    note: str
+    selected: int
+    pending: int
+    sent: int
+    skipped: int
+    is_staged: bool
+    selection: Json
+    options: Json
+    created_at: str
+    updated_at: str
+    runner: str | None
+
+
+class JobDetail(Struct, kw_only=True):
+    """A redrive job, why letters were skipped, the ids nobody knows, and what came back."""
+
+    job: Job
+    skipped: list[Json]
+    missing: list[str]
+    came_back: Json | None
+
+
+class JobList(Struct, kw_only=True):
+    """Redrive jobs, newest first."""
+
+    jobs: list[Job]
+
+
+class Item(Struct, kw_only=True):
+    """One letter of a job."""
+
+    position: int
+    letter_id: str
+    state: str
+    why: str | None
+
+
+class ItemPage(Struct, kw_only=True):
+    """Items by position; `after` gets the next page, null at the end."""
+
+    items: list[Item]
+    after: int | None
+
+
+class Review(Struct, kw_only=True):
+    """What a review changed. Letters that were there already count as neither."""
+
+    to: str
+    changed: int
+    refused: int
+    refusals: list[Json]
+    missing: list[str]
+
+
+class Queue(Struct, kw_only=True):
+    """One queue."""
+
+    queue: str
+    ready: int
+    scheduled: int
+    leased: int
+    dead: int
+    oldest_ready_at: str | None
+    is_consumed: bool
+
+
+class QueueList(Struct, kw_only=True):
+    """Queues by name."""
+
+    queues: list[Queue]
+
+
+class Tenants(Struct, kw_only=True):
+    """The tenants of a fair queue."""
+
+    queue: str
+    tenants: list[Json]
+    starved: list[str]
+    monopolising: list[str]
+
+
+class Limits(Struct, kw_only=True):
+    """What a person has changed of a queue's limits; null: as the consumer says."""
+
+    queue: str
+    batch: int | None
+    rates: dict[str, str]
+    changed_at: str | None
+    actor: str
+    note: str
+
+
+class LimitsList(Struct, kw_only=True):
+    """What people have changed, by queue."""
+
+    limits: list[Limits]
+
+
+class Parked(Struct, kw_only=True):
+    """A queue of parked messages on the broker."""
+
+    queue: str
+    depth: int
+    consumers: int
+    type: str | None
+    delivery_limit: int | None
+    delivery_limit_known: bool
+    oldest_at: str | None
+    note: str
+
+
+class ParkedMessages(Parked, kw_only=True):
+    """... and the first of them; nothing is taken."""
+
+    messages: list[Json]
+
+
+class SentBack(Struct, kw_only=True):
+    """What a redrive in place did."""
+
+    queue: str
+    batch: str | None
+    resumed: bool
+    requested: int
+    moved: int
+    already_sent: int
+    failed: int
+    targets: Json
+    stayed: list[Json]
+    error: str | None

@@ -1,0 +1,230 @@
+"""AdminApi: the ASGI app. One request after the other passes: path, method, token, role, sizes, shape, key, operation.
+
+Every answer forbids caches, sniffing and running anything: what a message holds is data, whoever shows it.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from http import HTTPStatus
+from typing import Any, Final
+
+from starlette.requests import ClientDisconnect, Request
+from starlette.responses import JSONResponse, Response
+from starlette.types import Receive, Scope, Send
+
+from redrive.core.access import Role
+from redrive.errors import RedriveError
+from redrive.runtime.app import AsgiApp, Redrive
+from redrive.web.admin.auth import Guard, Principal, guard_of
+from redrive.web.admin.call import Call, Runners
+from redrive.web.admin.keys import KeptAnswers, fingerprint, parse_key, request_key
+from redrive.web.admin.names import decoded, own_path
+from redrive.web.admin.openapi import document
+from redrive.web.admin.operations import JSON, OPERATIONS, Operation
+from redrive.web.admin.problems import Refused, problem_of, refuse
+from redrive.web.admin.requests import body_of, query_of
+from redrive.web.admin.streams import Streams
+
+MAX_BODY_BYTES: Final = 1_048_576
+"""Of one request."""
+OPENAPI: Final = "/openapi.json"
+ROOTS: Final = ("/api/v1/", "/admin/", OPENAPI)
+"""Where its paths begin."""
+
+HEADERS: Final = {
+    "cache-control": "no-store",
+    "x-content-type-options": "nosniff",
+    "content-security-policy": "default-src 'none'; frame-ancestors 'none'; sandbox",
+    "referrer-policy": "no-referrer",
+}
+
+
+def admin_app(app: Redrive, *, guard: Guard | None = None) -> AdminApi:
+    """An ASGI app to be served as it is, or mounted in Starlette or FastAPI under any path; the caller opens `app`.
+
+    Without a `guard` it is that of the settings (tokens of `redrive token`, or `admin_jwt`). Raises
+    `ConfigurationError` where there is none: it is never open to everybody.
+    """
+    return AdminApi(app, guard_of(app)[0] if guard is None else guard)
+
+
+class AdminApi:
+    """One app's admin API. `close` ends its streams and lets go of the redrive jobs it carries out."""
+
+    def __init__(self, app: Redrive, guard: Guard) -> None:
+        self._app = app
+        self._guard = guard
+        self._kept = KeptAnswers()
+        self._runners = Runners()
+        self._streams = Streams(app.clock)
+
+    async def close(self) -> None:
+        """End what is open. What a job has not sent yet the next runner sends."""
+        self._streams.is_stopping = True
+        await self._runners.stop()
+
+    def owns(self, scope: Scope) -> bool:
+        """Whether a request is for this app, where it stands beside others."""
+        return scope["type"] == "http" and own_path(scope).startswith(ROOTS)
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Answer one request."""
+        if scope["type"] != "http":
+            return
+        request = Request(scope, receive)
+        try:
+            response = await self._answer(request)
+        except ClientDisconnect:
+            return  # nobody is left to answer, and nothing was begun: the body had not come
+        for name, value in HEADERS.items():
+            response.headers.setdefault(name, value)
+        await response(scope, receive, send)
+
+    async def _answer(self, request: Request) -> Response:
+        try:
+            path = own_path(request.scope)
+            if path == OPENAPI and request.method == "GET":
+                return JSONResponse(document(root=request.scope.get("root_path", "")))
+            row, names = _routed(path, request.method)
+            principal = await self._allowed(request, row.role)
+            return await self._carried_out(request, row, (principal, names))
+        except Refused as refused:
+            return refused.problem.response()
+
+    async def _allowed(self, request: Request, role: Role) -> Principal:
+        """Who asks. Raises `Refused`."""
+        principal = await self._guard.identify(request.headers.get("authorization"), address=_address(request))
+        if not principal.role.covers(role):
+            raise refuse("forbidden", f"This needs the role {role}; the token has {principal.role}.")
+        return principal
+
+    async def _carried_out(self, request: Request, row: Operation, who: tuple[Principal, dict[str, str]]) -> Response:
+        principal, names = who
+        body = await _read_body(request, row)
+        given = request.headers.get("idempotency-key") if row.method == "POST" else None
+        key = None if given is None else parse_key(given)
+        call = Call(
+            app=self._app,
+            principal=principal,
+            path=names,
+            query=query_of(request.scope.get("query_string", b""), row.query),
+            body=None if row.body is None else body_of(body, row.body),
+            root=request.scope.get("root_path", ""),
+            runners=self._runners,
+            streams=self._streams,
+            request_key=None if key is None else request_key(principal.name, key),
+            last_event_id=request.headers.get("last-event-id"),
+        )
+        if key is None:
+            return await self._run(request, row, call)
+        return await self._once(request, row, (call, key, body))
+
+    async def _once(self, request: Request, row: Operation, what: tuple[Call, str, bytes]) -> Response:
+        """By its key: the first is carried out, the others get its answer."""
+        call, key, body = what
+        name = (call.actor, key)
+        print_ = fingerprint(row.method, own_path(request.scope), body)
+        known = self._kept.begin(name, print_, now_ms=self._app.clock.monotonic_ms())
+        if known is not None:
+            return Response(known.body, known.status_code, dict(known.headers))
+        response = None
+        try:
+            response = await self._run(request, row, call)
+        finally:
+            # A failure of ours, or a cancelled request, is no answer to keep.
+            if response is None or response.status_code >= HTTPStatus.INTERNAL_SERVER_ERROR:
+                self._kept.drop(name)
+            else:
+                self._kept.end(name, response)
+        return response
+
+    async def _run(self, request: Request, row: Operation, call: Call) -> Response:
+        try:
+            found = await row.run(call)
+            response = found if isinstance(found, Response) else _json(found, row.status)
+        except Refused as refused:
+            response = refused.problem.response()
+        except RedriveError as error:
+            response = problem_of(error).response()
+        except Exception as error:  # noqa: BLE001 - told as an event; whoever asked gets a problem document
+            self._app.events.emit("api.failed", operation=row.name, error_type=type(error).__name__)
+            response = refuse("internal").problem.response()
+        if row.is_audited:
+            self._tell(request, row, (call, response.status_code))
+        return response
+
+    def _tell(self, request: Request, row: Operation, what: tuple[Call, int]) -> None:
+        call, status = what
+        self._app.events.emit(
+            "api.written",
+            actor=call.actor,
+            role=str(call.principal.role),
+            operation=row.name,
+            target="/".join(call.path.values()),
+            status=status,
+            address=_address(request),
+        )
+
+
+def beside(admin: AdminApi, other: AsgiApp) -> AsgiApp:
+    """The admin API where its paths are, the other app everywhere else."""
+
+    async def answer(scope: Scope, receive: Receive, send: Send) -> None:
+        await (admin if admin.owns(scope) else other)(scope, receive, send)
+
+    return answer
+
+
+def _routed(path: str, method: str) -> tuple[Operation, dict[str, str]]:
+    """The row of a path and method, and the names in the path. Raises `Refused` (404, 405)."""
+    steps = path.split("/")
+    fitting = [row for row in OPERATIONS if _fits(row.path.split("/"), steps)]
+    if not fitting:
+        raise refuse("no_such_path")
+    # A path without names comes first: POST "/letters/review" is that, and no letter called "review".
+    for row in sorted(fitting, key=lambda row: len(row.names)):
+        if row.method == method:
+            pairs = zip(row.path.split("/"), steps, strict=True)
+            return row, {mine[1:-1]: decoded(theirs) for mine, theirs in pairs if mine.startswith("{")}
+    allowed = ", ".join(dict.fromkeys(row.method for row in fitting))
+    raise refuse("method_not_allowed", headers={"allow": allowed})
+
+
+def _fits(mine: list[str], theirs: list[str]) -> bool:
+    return len(mine) == len(theirs) and all(
+        own == given or (own.startswith("{") and given != "") for own, given in zip(mine, theirs, strict=True)
+    )
+
+
+async def _read_body(request: Request, row: Operation) -> bytes:
+    """All of it, or a refusal as soon as it is too much."""
+    if row.body is None and row.method == "GET":
+        return b""
+    found = bytearray()
+    async for chunk in request.stream():
+        found += chunk
+        if len(found) > MAX_BODY_BYTES:
+            raise refuse("body_too_large", f"A body has at most {MAX_BODY_BYTES} bytes. Nothing was changed.")
+    if found and row.body is None:
+        raise refuse("invalid", "This takes no body. Nothing was changed.")
+    if found and not _is_json(request.headers):
+        raise refuse("unsupported_media_type", headers={"accept": JSON})
+    return bytes(found)
+
+
+def _is_json(headers: Mapping[str, str]) -> bool:
+    """JSON in UTF-8 and not packed. A form or plain text, which any page may post, is never taken for it."""
+    kind, _, parameters = headers.get("content-type", "").lower().partition(";")
+    is_utf8 = parameters.strip().replace('"', "") in ("", "charset=utf-8")
+    return kind.strip() == JSON and is_utf8 and headers.get("content-encoding", "identity").lower() == "identity"
+
+
+def _json(found: Any, status: int) -> Response:
+    """ASCII with escapes: lone surrogates and what breaks lines in scripts come through unharmed."""
+    return Response(json.dumps(found, allow_nan=False).encode(), status, media_type=JSON)
+
+
+def _address(request: Request) -> str:
+    return request.client.host if request.client is not None else ""

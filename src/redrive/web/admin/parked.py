@@ -1,0 +1,62 @@
+"""Parked messages where they lie on a RabbitMQ: list, peek, send back. *Source*: system D, Admin API."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from redrive.core.access import paths_below, redacted
+from redrive.core.live import SendBack
+from redrive.errors import NotFoundError, UnsupportedError
+from redrive.in_place import Place, look_document, peeked, sent_back, sent_back_document, standing_document, standings
+from redrive.runtime.app import Redrive
+from redrive.topologies import SCHEMES, Reach
+from redrive.web.admin.call import Call
+
+
+async def list_parked(call: Call) -> Any:
+    """Every queue of parked messages with its depth and the age of its oldest."""
+    place = _place(call.app)
+    return [standing_document(await _one(place, queue)) for queue in _queues(call.app)]
+
+
+async def _one(place: Place, queue: str) -> Any:
+    return (await standings(place, queue))[0]
+
+
+async def peek_parked(call: Call) -> Any:
+    """The oldest, with all properties and the reason; nothing is taken and their order stays."""
+    place, queue = _place(call.app), _known(call)
+    document = look_document(await peeked(place, queue, limit=call.query.limit))
+    for message in document["messages"]:
+        paths = call.hidden(message["properties"].get("type"))
+        # Bodies here are of any system's messages: a rule on a part of one hides it whole.
+        message["body"] = redacted(message["body"], [()] if paths_below(paths, "payload") else [])
+        message["headers"] = redacted(message["headers"], paths_below(paths, "headers"), is_caseless=True)
+    return document
+
+
+async def redrive_parked(call: Call) -> Any:
+    """Send the oldest back, each confirmed before it leaves its queue. Killed half-way and called again, nothing is
+    lost and nothing sent twice.
+    """
+    place, queue = _place(call.app), _known(call)
+    return sent_back_document(await sent_back(place, queue, SendBack(actor=call.actor, limit=call.body.limit)))
+
+
+def _queues(app: Redrive) -> tuple[str, ...]:
+    return tuple(dict.fromkeys(consumer.dead_letter_queue for consumer in app.consumers.values()))
+
+
+def _known(call: Call) -> str:
+    queue = call.path["queue"]
+    if queue not in _queues(call.app):
+        raise NotFoundError(f'"{queue}" is no queue of parked messages of this app. Nothing was changed.')
+    return queue
+
+
+def _place(app: Redrive) -> Place:
+    if not app.settings.broker.startswith(SCHEMES):
+        raise UnsupportedError(
+            "Messages are parked on a RabbitMQ only; this app has another broker.", hint="See /api/v1/letters."
+        )
+    return Place(reach=Reach(url=app.settings.broker), topology=app.wired_topology())

@@ -1,0 +1,58 @@
+"""Queues and their limits over HTTP."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from redrive.core.policy.control import Control
+from redrive.errors import NotFoundError
+from redrive.views import control_view_document, queue_document, standings_document
+from redrive.web.admin.call import Call
+
+
+async def list_queues(call: Call) -> Any:
+    """Every queue there is."""
+    return {"queues": [queue_document(queue) for queue in await call.service.queues()]}
+
+
+async def show_queue(call: Call) -> Any:
+    """One of them."""
+    name = await _known(call)
+    return next(queue_document(queue) for queue in await call.service.queues() if queue.queue == name)
+
+
+async def queue_tenants(call: Call) -> Any:
+    """Where the tenants of a fair queue stand."""
+    name = await _known(call)
+    return standings_document(name, await call.service.standings(name))
+
+
+async def list_limits(call: Call) -> Any:
+    """What people have changed."""
+    return {"limits": [control_view_document(control) for control in await call.service.controls()]}
+
+
+async def show_limits(call: Call) -> Any:
+    """What people have changed of one queue; all of it null where nothing was."""
+    name = await _known(call)
+    known = {control.queue: control for control in await call.service.controls()}
+    return control_view_document(known.get(name, Control(queue=name)))
+
+
+async def set_limits(call: Call) -> Any:
+    """Change these, leave the others; running workers follow within seconds."""
+    name, body = await _known(call), call.body
+    control = await call.service.set_limits(name, batch=body.batch, rates=body.rates, actor=call.actor, note=body.note)
+    return control_view_document(control)
+
+
+async def reset_limits(call: Call) -> Any:
+    """The consumer's own word holds again."""
+    return control_view_document(await call.service.reset_limits(await _known(call), actor=call.actor))
+
+
+async def _known(call: Call) -> str:
+    name = call.path["queue"]
+    if name not in {queue.queue for queue in await call.service.queues()}:
+        raise NotFoundError(f'There is no queue "{name}". Nothing was changed.')
+    return name
