@@ -136,7 +136,11 @@ def stats(
     async def look(service: Service) -> tuple[LetterStats, tuple[GroupCount, ...], int]:
         if recount:
             wrong = await service.recount_groups()
-            note(f"The counts of {plural(wrong, 'group')} were wrong and are right now." if wrong else "Counts are right.")
+            note(
+                f"The counts of {plural(wrong, 'group')} were wrong and are right now."
+                if wrong
+                else "Counts are right."
+            )
         found = await service.stats(selection, top=top)
         return found, await service.group_counts(selection, limit=top), await service.died_last_hour(selection)
 
