@@ -242,7 +242,7 @@ _ADD_GROUPS: Final = (
 
 
 def recount(tx: Tx) -> int:
-    """Make the counts anew where they are wrong; of how many groups they were."""
+    """Make the counts anew where they are wrong; of how many groups they were (1 where only sums over groups were)."""
     wrong: set[Any] = set()
     for now, kept in (
         (_STATES_NOW, _STATES_KEPT),
@@ -251,12 +251,16 @@ def recount(tx: Tx) -> int:
     ):
         differing = set(tx.execute(now).fetchall()) ^ set(tx.execute(kept).fetchall())
         wrong.update(row[0] for row in differing)
-    if not wrong:
+    counts_kept = set(tx.execute("SELECT * FROM redrive_letter_count WHERE count <> 0").fetchall())
+    counts_now = set(tx.execute("SELECT * FROM redrive_letter_count_now").fetchall())
+    if not wrong and counts_kept == counts_now:
         return 0
+    tx.execute("DELETE FROM redrive_letter_count")
+    tx.execute("INSERT INTO redrive_letter_count SELECT * FROM redrive_letter_count_now")
     tx.execute("UPDATE redrive_group SET pending = 0, reviewed = 0, replayed = 0, closed = 0")
     tx.execute(_ADD_GROUPS)
     tx.execute("DELETE FROM redrive_group WHERE pending + reviewed + replayed + closed = 0 AND changed_at IS NULL")
     for what, now in (("tenant", _TENANTS_NOW), ("version", _VERSIONS_NOW)):
         tx.execute(f"DELETE FROM redrive_group_{what}")  # noqa: S608 - constants
         tx.execute(f"INSERT INTO redrive_group_{what} (fingerprint, name, count) {now}")
-    return len(wrong)
+    return max(1, len(wrong))
