@@ -34,8 +34,8 @@ async def test_letters_of_a_file_from_before_groups_are_counted(path: Path) -> N
         old.execute(
             "INSERT INTO redrive_letter (seq, id, queue, dead_letter_queue, message_id, tenant, reason_code, "
             "reason_text, attempt_count, fingerprint, group_title, state, first_failed_at, dead_lettered_at, "
-            "redrive_count, previous, body_bytes) VALUES "
-            "(?, ?, 'orders', 'orders.dead', 'm', ?, 'X', 'x', 1, 'fp-1', 'title', ?, 1, ?, 0, ?, 0)",
+            "redrive_count, previous, body_bytes, version) VALUES "
+            "(?, ?, 'orders', 'orders.dead', 'm', ?, 'X', 'x', 1, 'fp-1', 'title', ?, 1, ?, 0, ?, 0, '1.0')",
             (seq, name, tenant, state, AT + seq, previous),
         )
     trail = [(1, "replayed", "ann"), (1, "closed", CLOSED_BY), (2, "replayed", "ann")]
@@ -58,6 +58,7 @@ async def test_letters_of_a_file_from_before_groups_are_counted(path: Path) -> N
     assert (4, 2, 4) == (group.count, group.waiting, group.seen)
     assert (2, 1, 1) == (group.redriven, group.succeeded, group.returned)
     assert (("-", 2), ("acme", 2)) == group.top_tenants
+    assert (("1.0", 4),) == group.versions
     assert (AT + 1, AT + 4) == (group.first_seen, group.last_seen)
     assert wrong == 0
     assert (4, {"-": 2, "acme": 2}) == (stats.total, stats.by_tenant)

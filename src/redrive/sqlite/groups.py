@@ -241,19 +241,35 @@ _ADD_GROUPS: Final = (
 )
 
 
-def recount(tx: Tx) -> int:
-    """Make the counts anew where they are wrong; of how many groups they were (1 where only sums over groups were)."""
-    wrong: set[Any] = set()
+def wrong(connection: sqlite3.Connection) -> int:
+    """Of how many groups the counts are wrong; 1 where only sums over groups are. Looks at one instant, and holds up
+    nobody: this takes seconds where there are a million letters.
+    """
+    connection.execute("BEGIN")
+    try:
+        return _wrong(connection)
+    finally:
+        connection.execute("COMMIT")
+
+
+def _wrong(connection: sqlite3.Connection) -> int:
+    names = set[Any]()
     for now, kept in (
         (_STATES_NOW, _STATES_KEPT),
         (_TENANTS_NOW, "SELECT fingerprint, name, count FROM redrive_group_tenant"),
         (_VERSIONS_NOW, "SELECT fingerprint, name, count FROM redrive_group_version"),
     ):
-        differing = set(tx.execute(now).fetchall()) ^ set(tx.execute(kept).fetchall())
-        wrong.update(row[0] for row in differing)
-    counts_kept = set(tx.execute("SELECT * FROM redrive_letter_count WHERE count <> 0").fetchall())
-    counts_now = set(tx.execute("SELECT * FROM redrive_letter_count_now").fetchall())
-    if not wrong and counts_kept == counts_now:
+        differing = set(connection.execute(now).fetchall()) ^ set(connection.execute(kept).fetchall())
+        names.update(row[0] for row in differing)
+    sums = set(connection.execute("SELECT * FROM redrive_letter_count WHERE count <> 0").fetchall())
+    is_sum_wrong = sums != set(connection.execute("SELECT * FROM redrive_letter_count_now").fetchall())
+    return max(int(is_sum_wrong), len(names))
+
+
+def recount(tx: Tx) -> int:
+    """Make the counts anew where they are wrong; as `wrong`."""
+    found = _wrong(tx.connection)
+    if not found:
         return 0
     tx.execute("DELETE FROM redrive_letter_count")
     tx.execute("INSERT INTO redrive_letter_count SELECT * FROM redrive_letter_count_now")
@@ -263,4 +279,4 @@ def recount(tx: Tx) -> int:
     for what, now in (("tenant", _TENANTS_NOW), ("version", _VERSIONS_NOW)):
         tx.execute(f"DELETE FROM redrive_group_{what}")  # noqa: S608 - constants
         tx.execute(f"INSERT INTO redrive_group_{what} (fingerprint, name, count) {now}")
-    return max(1, len(wrong))
+    return found

@@ -103,6 +103,8 @@ SELECT fingerprint, dead_lettered_at - dead_lettered_at % 3600000, count(*) FROM
 INSERT INTO redrive_letter_count (kind, state, name, count) SELECT * FROM redrive_letter_count_now;
 INSERT INTO redrive_group_tenant (fingerprint, name, count)
 SELECT fingerprint, COALESCE(tenant, '-'), count(*) FROM redrive_letter GROUP BY 1, 2;
+INSERT INTO redrive_group_version (fingerprint, name, count)
+SELECT fingerprint, version, count(*) FROM redrive_letter WHERE version IS NOT NULL GROUP BY 1, 2;
 UPDATE redrive_group SET
     redriven = (SELECT count(*) FROM redrive_letter l JOIN redrive_audit a ON a.letter_seq = l.seq
         WHERE l.fingerprint = redrive_group.fingerprint AND a.action = 'replayed'),
