@@ -13,12 +13,14 @@ from redrive.core.alerts import evaluate, rules_of
 from redrive.core.doctor import RedisReading, check_redis
 from redrive.core.letters.groups import Group, GroupEntry, GroupState, GroupWork
 from redrive.core.letters.letter import ReviewState
-from redrive.core.policy.control import Control
+from redrive.core.letters.selection import OPEN_STATES, Selection
+from redrive.core.policy.control import Control, Kind, Pause, Quarantine
 from redrive.core.policy.fairness import TenantRecord, priority
 from redrive.core.policy.standing import Standing
 from redrive.core.ports import AuditEntry, GroupPage, HourCount, LetterStats, LetterSummary, Page
 from redrive.core.redrive import JobCounts, JobState
 from redrive.errors import NotFoundError
+from redrive.runtime.archive import ArchiveFile
 from redrive.runtime.backend import FileReport
 from redrive.runtime.redriver import Returned
 from redrive.testing import samples
@@ -64,7 +66,11 @@ def answers() -> dict[str, Any]:
         "`redrive dlq export`": {"file": "letters.jsonl", "letters": 12},
         "`redrive dlq import`": {"dry_run": False, "file": "letters.jsonl", "letters": 12, "added": 10},
         "`redrive dlq prune`": {"dry_run": False, "removed": 12, "spared": 3, "archive": None},
+        "`redrive dlq archives`": {"archives": [views.archive_document(_archive())]},
+        "`redrive dlq erase`": {"dry_run": False, **views.erasure_document(_erasure())},
         "`redrive queues tenants`": views.standings_document("mail", _standings()),
+        "`redrive queues pause`, `resume`, `quarantine`": views.control_view_document(_held()),
+        "`redrive queues release`": views.released_document(_released()),
         "`redrive queues limits`": {"limits": [views.control_view_document(_control())]},
         "`redrive alerts`": alerting.look_document(_look()),
         "`redrive alerts --watch`, one line for each turn": alerting.notification_document(
@@ -98,6 +104,27 @@ def _control() -> Control:
     return Control(
         queue="mail", batch=5, rates={"acme": "10/min"}, changed_at=AT, actor="ann", note="their server is slow"
     )
+
+
+def _held() -> Control:
+    aside = Quarantine(kind=Kind.TENANT, name="acme", until=AT, at=AT, actor="ann", note="poison files")
+    paused = Pause(at=AT, actor="ann", note="their API is down")
+    return Control(queue="orders", paused=paused, quarantined=(aside,), changed_at=AT, actor="ann")
+
+
+def _released() -> service.Released:
+    selection = Selection(queue="orders", reason_code="QUARANTINED", states=OPEN_STATES, tenant="acme")
+    aside = service.Aside(kind=Kind.TENANT, name="acme", letters=12, selection=selection)
+    return service.Released(control=Control(queue="orders", changed_at=AT, actor="ann"), asides=(aside,))
+
+
+def _archive() -> ArchiveFile:
+    path = Path("redrive-archive/orders.dead_2023-11-14_web-1.jsonl")
+    return ArchiveFile(path=path, size_bytes=4_096, letters=12, unreadable=0, oldest_at=AT, newest_at=AT)
+
+
+def _erasure() -> service.Erasure:
+    return service.Erasure(letters=3, held=0, archived=2, files=1, unreadable=0)
 
 
 def _look() -> alerting.Look:

@@ -261,6 +261,7 @@ _REASONS: Final = (
     ("PAYLOAD_TOO_LARGE", "The body, or what it unpacks to, is over its limit."),
     ("WORKER_LOST", "The last of the allowed starts never ended: the worker died or lost its lease."),
     ("EXPIRED", "The message's lifetime was over before an attempt could start."),
+    ("QUARANTINED", "A person set its tenant or key aside; it was not handled, and a redrive handles it."),
     ("REJECTED_BY_HANDLER", "The handler raised `DeadLetter` without a code of its own."),
     ("…_EXHAUSTED", "A transient failure used up the attempts: the failure's code with this ending."),
     ("DOWNSTREAM_TIMEOUT_EXHAUSTED", "The same for timeouts."),

@@ -11,10 +11,14 @@ import pytest
 from hypothesis import HealthCheck, settings
 
 import redrive
+from tests.postgres_server import postgres, postgres_alone, postgres_proxy
 from tests.rabbit import group_tests_that_need_a_node_alone, rabbit, rabbit_alone, rabbit_node, rabbit_proxy
 from tests.redis import redis, redis_alone, redis_proxy
 
-__all__ = ["rabbit", "rabbit_alone", "rabbit_node", "rabbit_proxy", "redis", "redis_alone", "redis_proxy"]
+__all__ = [
+    "postgres", "postgres_alone", "postgres_proxy", "rabbit", "rabbit_alone", "rabbit_node", "rabbit_proxy", "redis",
+    "redis_alone", "redis_proxy",
+]  # fmt: skip
 
 ROOT = Path(__file__).resolve().parent.parent
 

@@ -14,13 +14,26 @@ from redrive.backups import Restored
 from redrive.core.letters.groups import Group
 from redrive.core.letters.letter import Attempt, Letter
 from redrive.core.message import Message
-from redrive.core.policy.control import Control
+from redrive.core.policy.control import Control, Pause, Quarantine
 from redrive.core.policy.standing import TOP, Standing, monopolising, share_of, starved
 from redrive.core.ports import AuditEntry, GroupPage, LetterStats, LetterSummary, Page
 from redrive.core.redrive import Job
 from redrive.core.units import UnixMs, rfc3339
 from redrive.core.wire import body_document, message_document, options_document, selection_document
-from redrive.service import GroupCount, GroupView, JobView, LetterView, Plan, QueueView, Receipt, ReviewResult, Skip
+from redrive.runtime.archive import ArchiveFile
+from redrive.service import (
+    Erasure,
+    GroupCount,
+    GroupView,
+    JobView,
+    LetterView,
+    Plan,
+    QueueView,
+    Receipt,
+    Released,
+    ReviewResult,
+    Skip,
+)
 
 Document: TypeAlias = dict[str, Any]
 
@@ -249,7 +262,7 @@ def job_document(job: Job) -> Document:
 
 
 def job_view_document(view: JobView) -> Document:
-    """A redrive job, why letters were skipped, and what came back within the last minute."""
+    """A redrive job, why letters were skipped, what came back lately, and what became of all it sent."""
     returned = view.returned
     return {
         "job": job_document(view.job),
@@ -258,6 +271,13 @@ def job_view_document(view: JobView) -> Document:
         "came_back": None
         if returned is None
         else {"sent": returned.sent, "came_back": returned.came_back, "percent": returned.percent},
+        "outcomes": {
+            "sent": view.outcomes.sent,
+            "succeeded": view.outcomes.succeeded,
+            "failed_again": view.outcomes.failed_again,
+            "waiting": view.waiting,
+            "unknown": view.unknown,
+        },
     }
 
 
@@ -282,15 +302,71 @@ def queue_document(queue: QueueView) -> Document:
         "dead": queue.dead,
         "oldest_ready_at": instant(queue.oldest_ready_at),
         "is_consumed": queue.is_consumed,
+        "paused": None if queue.paused is None else pause_document(queue.paused),
+        "quarantined": queue.quarantined,
+    }
+
+
+def pause_document(pause: Pause) -> Document:
+    """Since when nothing is taken, by whom and why."""
+    return {"at": instant(pause.at), "actor": pause.actor, "note": pause.note}
+
+
+def quarantine_document(each: Quarantine) -> Document:
+    """One tenant or key that is set aside."""
+    return {
+        "kind": str(each.kind),
+        "name": each.name,
+        "until": instant(each.until),
+        "at": instant(each.at),
+        "actor": each.actor,
+        "note": each.note,
+    }
+
+
+def released_document(found: Released) -> Document:
+    """What was released, and the letters that lie aside of each."""
+    return {
+        "queue": found.control.queue,
+        "released": [
+            {
+                "kind": str(each.kind),
+                "name": each.name,
+                "letters": each.letters,
+                "selection": selection_document(each.selection),
+            }
+            for each in found.asides
+        ],
+        "quarantined": [quarantine_document(each) for each in found.control.quarantined],
+    }
+
+
+def erasure_document(found: Erasure) -> Document:
+    """What is, or was, erased."""
+    names = ("letters", "archived", "files", "held", "unreadable")
+    return {name: getattr(found, name) for name in names}
+
+
+def archive_document(found: ArchiveFile) -> Document:
+    """One file of letters."""
+    return {
+        "file": str(found.path),
+        "letters": found.letters,
+        "bytes": found.size_bytes,
+        "oldest_at": instant(found.oldest_at),
+        "newest_at": instant(found.newest_at),
+        "unreadable": found.unreadable,
     }
 
 
 def control_view_document(control: Control) -> Document:
-    """What a person has changed of a queue's limits; null and a tenant that is not there: as the consumer says."""
+    """What a person has changed of a queue; null and a tenant that is not there: as the consumer says."""
     return {
         "queue": control.queue,
         "batch": control.batch,
         "rates": dict(control.rates),
+        "paused": None if control.paused is None else pause_document(control.paused),
+        "quarantined": [quarantine_document(each) for each in control.quarantined],
         "changed_at": instant(control.changed_at),
         "actor": control.actor,
         "note": control.note,

@@ -164,7 +164,7 @@ async def test_a_healthy_app_is_alive_and_ready(client: httpx.AsyncClient) -> No
     alive, ready = await client.get("/healthz"), await client.get("/readyz")
 
     assert (200, True) == (alive.status_code, alive.json()["alive"])
-    assert (200, {"ready": True, "app": "shop", "reasons": []}) == (ready.status_code, ready.json())
+    assert (200, {"ready": True, "app": "shop", "reasons": [], "paused": []}) == (ready.status_code, ready.json())
 
 
 async def test_an_app_that_is_not_open_is_alive_and_not_ready() -> None:
@@ -184,6 +184,20 @@ async def test_a_paused_consumer_is_a_reason_until_it_resumes(app: Redrive, clie
 
     assert (503, 200) == (paused.status_code, resumed.status_code)
     assert [("consumer_paused", QUEUE)] == [(r["code"], r["queue"]) for r in paused.json()["reasons"]]
+
+
+async def test_a_queue_that_a_person_paused_is_shown_and_keeps_nobody_from_being_ready(
+    app: Redrive, client: httpx.AsyncClient
+) -> None:
+    app.events.emit("queue.paused", queue=QUEUE, actor="ann", note="")
+    paused = await client.get("/readyz")
+    metrics = await client.get("/metrics")
+    app.events.emit("queue.resumed", queue=QUEUE)
+    resumed = await client.get("/readyz")
+
+    assert (200, [QUEUE]) == (paused.status_code, paused.json()["paused"])
+    assert f'redrive_queue_paused{{queue="{QUEUE}"}} 1' in metrics.text
+    assert [] == resumed.json()["paused"]
 
 
 async def test_a_webhook_the_broker_did_not_take_is_a_reason_for_a_while(app: Redrive, clock: FakeClock) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 from redrive.core.letters.letter import ReviewState
@@ -41,7 +42,9 @@ async def test_letters_go_out_and_come_back(cli: Cli, shop: Redrive, here: Path)
     assert ids == await ids_of(shop)
     found = await shop.backend.letters.get("dl_hard")
     assert found is not None
-    assert hard_letter() == found[0]
+    assert found[0].expires_at is not None
+    assert found[0].expires_at > shop.clock.now(), "its time was over: it has it once more"
+    assert hard_letter() == replace(found[0], expires_at=hard_letter().expires_at)
 
 
 async def test_letters_go_to_standard_output_one_a_line(cli: Cli, shop: Redrive) -> None:
@@ -92,3 +95,35 @@ async def test_stats_tell_the_last_hour(cli: Cli, shop: Redrive) -> None:
 
     assert (3, 2) == (answer.json["total"], answer.json["last_hour"])
     assert "in the last hour  2" in text.out
+
+
+async def test_one_persons_letters_are_erased_after_the_count_was_seen(cli: Cli, shop: Redrive, here: Path) -> None:
+    mine = message("m-1", key="user:alice", headers={"customer": 4711})
+    await shop.backend.letters.put([letter("dl_1", message=mine), letter("dl_2", message=message("m-2"))])
+    cli("dlq", "export", "own.jsonl", *APP)
+    (here / "redrive-archive").mkdir()
+    cli("dlq", "prune", *APP, "--all", "--archive", "redrive-archive/a.jsonl", "--dry-run")
+    cli("dlq", "export", "redrive-archive/a.jsonl", *APP)
+    who = ("--header", "customer=4711", "--archive", "own.jsonl")
+
+    listed = cli("dlq", "archives", *APP, "--json")
+    looked = cli("dlq", "erase", *who, *APP, "--dry-run", "--json")
+    asked = cli("dlq", "erase", *who, *APP)
+    wrong = cli("dlq", "erase", "--header", "customer", *APP, "--yes")
+    nobody = cli("dlq", "erase", *APP, "--yes")
+    before = await ids_of(shop)
+    erased = cli("dlq", "erase", *who, *APP, "--yes", "--actor", "ann")
+
+    assert [("redrive-archive/a.jsonl", 2)] == [(each["file"], each["letters"]) for each in listed.json["archives"]]
+    assert {
+        "dry_run": True, "letters": 1, "archived": 2, "files": 2, "held": 0, "unreadable": 0,
+    } == looked.json  # fmt: skip
+    assert (2, True) == (asked.code, "Erase 1 letter, and 2 in 2 archives, for good?" in asked.err)
+    assert (2, 2) == (wrong.code, nobody.code)
+    assert "Whose letters?" in nobody.err
+    assert {"dl_1", "dl_2"} == set(before)
+    assert "Erased 1 letter, and 2 in 2 archives." in erased.out
+    assert ["dl_2"] == await ids_of(shop)
+    for file in ("own.jsonl", "redrive-archive/a.jsonl"):
+        assert ["dl_2"] == [json.loads(line)["id"] for line in (here / file).read_text().splitlines()]
+    assert "alice" not in (here / "redrive-archive" / "erasures.jsonl").read_text()

@@ -1,4 +1,4 @@
-"""`redrive dlq export | import | prune`."""
+"""`redrive dlq export | import | prune | erase | archives`."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ import typer
 
 from redrive.cli import options as o
 from redrive.cli.groups import Change, Filters, Where, spread
-from redrive.cli.output import note, plural, print_json, say
+from redrive.cli.output import ago, note, plural, print_json, say, table
 from redrive.cli.prompts import Bar, confirm
 from redrive.errors import ConfigurationError
 
@@ -219,3 +219,102 @@ async def _removed(service: Service, selection: Selection, archive: Path | None,
         return await service.remove(
             selection, actor=change.who, note=change.note, archive=into, limit=change.limit, on_count=bar
         )
+
+
+@spread
+def erase(
+    *,
+    filters: Filters,
+    headers: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--header",
+            "-H",
+            metavar="NAME=VALUE",
+            help="With this header; may be given several times.",
+            show_default=False,
+        ),
+    ] = None,
+    files: Annotated[
+        list[Path] | None,
+        typer.Option(
+            "--archive",
+            metavar="FILE",
+            help="Also in this file, besides those of the archive folder.",
+            show_default=False,
+        ),
+    ] = None,
+    actor: o.ActorOption = None,
+    yes: o.YesOption = False,
+    dry_run: o.DryRunOption = False,
+    where: Where,
+) -> None:
+    """Erase one person's letters for good: bodies, headers, notes, audit, and the copies in archives.
+
+    \b
+    That it was done is recorded (who, when, how many) without what was erased. It asks with the count first. What a
+    redrive job holds stays until that has ended. Keys of claims, messages that wait in queues, and logs are left: see
+    the how-to on retention.
+
+    \b
+      redrive dlq erase --key order:7 --dry-run
+      redrive dlq erase --tenant acme --header customer=4711 --archive old.jsonl --yes
+    """
+    pairs = [pair.partition("=") for pair in headers or ()]
+    for name, equals, value in pairs:
+        o.refuse_unless(equals and name, f'--header "{name}{equals}{value}" is not NAME=VALUE.')
+    selection = filters.selection()
+    selection = replace(selection, headers=(*selection.headers, *((name, value) for name, _, value in pairs)))
+    found = where.run(lambda service: service.to_erase(selection, files=files or ()))
+    if not dry_run:
+        in_files = f"{found.archived} in {plural(found.files, 'archive')}"
+        confirm(
+            f"Erase {plural(found.letters, 'letter')}, and {in_files}, for good?",
+            yes=yes or found.letters + found.archived == 0,
+        )
+        who = o.actor_name(actor)
+        with Bar("erase", total=found.letters, is_quiet=where.is_json) as bar:
+            found = where.run(lambda service: service.erase(selection, actor=who, files=files or (), on_count=bar))
+    if where.is_json:
+        from redrive.views import erasure_document
+
+        print_json({"dry_run": dry_run, **erasure_document(found)})
+        return
+    verb = "Would erase" if dry_run else "Erased"
+    say(f"{verb} {plural(found.letters, 'letter')}, and {found.archived} in {plural(found.files, 'archive')}.")
+    if found.held:
+        note(f"{plural(found.held, 'letter')} stay: a redrive job holds them. Say it again once it has ended.")
+    if found.unreadable:
+        note(f"{plural(found.unreadable, 'line')} of archives cannot be read and stay: look at them yourself.")
+
+
+@spread
+def archives(*, where: Where) -> None:
+    """List the archive files of this host: what lies in each. `dlq import` loads one again.
+
+    \b
+      redrive dlq archives --app orders:app
+      redrive dlq archives --app orders:app --json
+    """
+    found = where.run(lambda service: service.archives())
+    if where.is_json:
+        from redrive.views import archive_document
+
+        print_json({"archives": [archive_document(each) for each in found]})
+        return
+    if not found:
+        note("No archives.")
+        return
+    now = time.time_ns() // 1_000_000
+    table(
+        ("file", "letters", "bytes", "oldest", "newest", "unreadable"),
+        [
+            (
+                *(each.path, each.letters, each.size_bytes),
+                *(ago(each.oldest_at, now), ago(each.newest_at, now), each.unreadable or None),
+            )
+            for each in found
+        ],
+        right=("letters", "bytes", "oldest", "newest", "unreadable"),
+        whole=("file",),
+    )

@@ -65,6 +65,12 @@ class FleetReadiness:
             found.append(Obstacle(code="starting", text=f"{missing} of {self._processes} workers are not running."))
         return tuple(found)
 
+    @property
+    def paused(self) -> tuple[str, ...]:
+        """Queues that a person has paused, as any worker says."""
+        found = [report.tally.numbers.get("queue_paused", {}) for report in self._reader.reports()]
+        return tuple(sorted({labels[0] for series in found for labels, value in series.items() if value}))
+
 
 @contextmanager
 def _served(app: Redrive, options: Hosting, *, directory: Path, processes: int) -> Iterator[str]:

@@ -10,6 +10,7 @@ import inspect
 import time
 from collections.abc import Awaitable, Callable
 from dataclasses import MISSING, dataclass, fields, is_dataclass
+from datetime import timedelta
 from typing import TYPE_CHECKING, Annotated, Any, Final, TypeVar, get_type_hints
 
 import typer
@@ -172,6 +173,20 @@ class Sending:
     keep_ttl: Annotated[
         bool, typer.Option("--keep-ttl", help="Let the copy expire after the lifetime the message had.")
     ] = False
+    canary: Annotated[
+        int | None,
+        typer.Option(
+            "--canary",
+            min=1,
+            max=10_000,
+            metavar="K",
+            help="So many first, of every group and tenant; if they fail again, the job stops by itself.",
+            show_default=False,
+        ),
+    ] = None
+    canary_watch: Annotated[
+        str, typer.Option("--canary-watch", metavar="TIME", help="How long to wait for what becomes of them.")
+    ] = "60s"
     force: Annotated[
         bool, typer.Option("--force", help="Also what was redriven three times already, and what is replayed.")
     ] = False
@@ -199,6 +214,9 @@ class Sending:
             keep_ttl=self.keep_ttl,
             target_queue=self.to,
             force=self.force,
+            canary=self.canary,
+            canary_watch_ms=(o.parse_duration(self.canary_watch, "--canary-watch") or timedelta())
+            // timedelta(milliseconds=1),
         )
 
 

@@ -175,9 +175,16 @@ def _show_job(view: JobView, document: dict[str, object], *, is_json: bool) -> N
         note(f"A running worker takes it from here. Watch: redrive dlq jobs {job.id}")
     if job.error is not None:
         note(job.error)
-    if job.state in ("failed", "aborted"):
+    if job.state in ("failed", "aborted", "paused"):
         note(f"{counts.pending} not sent. Go on: redrive dlq resume {job.id}")
     _print_skips([(skip.letter_id, skip.why) for skip in view.skipped], counts.skipped, view.missing)
+    if view.outcomes.sent:
+        outcomes = view.outcomes
+        late = f", {view.unknown} without an answer" if view.unknown else ""
+        note(
+            f"Of those sent {outcomes.succeeded} were processed, {outcomes.failed_again} failed again, "
+            f"{view.waiting} are on their way{late}."
+        )
     returned = view.returned
     if returned is not None and returned.came_back:
         note(
@@ -275,7 +282,6 @@ def abort(
     \b
       redrive dlq abort rd_019c… --note "they fail again"
     """
-    from redrive.views import job_view_document
 
     async def work(service: Service) -> JobView:
         view = await service.job(job_id)
@@ -284,9 +290,32 @@ def abort(
         confirm(f"Stop job {job_id} with {plural(view.job.counts.pending, 'letter')} not yet sent?", yes=yes)
         return await service.abort(job_id, actor=o.actor_name(actor), note=note_text)
 
-    view = where.run(work)
-    if dry_run and not where.is_json:
+    _show_stop(where.run(work), dry_run=dry_run, is_json=where.is_json)
+
+
+def _show_stop(view: JobView, *, dry_run: bool, is_json: bool) -> None:
+    from redrive.views import job_view_document
+
+    if dry_run and not is_json:
         facts([("would stop", view.job.id), ("state", view.job.state), ("not yet sent", view.job.counts.pending)])
         return
     document = job_view_document(view)
-    _show_job(view, {**document, "dry_run": True} if dry_run else document, is_json=where.is_json)
+    _show_job(view, {**document, "dry_run": True} if dry_run else document, is_json=is_json)
+
+
+@spread
+def pause(
+    job_id: Annotated[str, typer.Argument(metavar="JOB", help="The job's id (rd_…).")],
+    *,
+    note_text: o.NoteOption = "",
+    actor: o.ActorOption = None,
+    where: Where,
+) -> None:
+    """Hold a job up until somebody resumes it. It keeps its letters, so that no other job sends them.
+
+    \b
+      redrive dlq pause rd_019c… --note "until the bank is back"
+      redrive dlq resume rd_019c…
+    """
+    view = where.run(lambda service: service.pause(job_id, actor=o.actor_name(actor), note=note_text))
+    _show_stop(view, dry_run=False, is_json=where.is_json)

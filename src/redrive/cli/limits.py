@@ -150,13 +150,14 @@ async def _changed(
     who: tuple[str, str],
     care: tuple[bool, bool],
 ) -> Control:
-    from redrive.core.policy.control import Control, merged
+    from redrive.core.policy.control import Control, merged, without_limits
 
     actor, note_text = who
     yes, dry_run = care
     if dry_run:
         known = {control.queue: control for control in await service.controls()}
-        before = Control(queue=queue) if reset else known.get(queue, Control(queue=queue))
+        before = known.get(queue, Control(queue=queue))
+        before = without_limits(before) if reset else before
         return merged(before, batch=batch, rates=rates)
     if reset:
         confirm(f'Let the consumer\'s own limits of "{queue}" hold again?', yes=yes)

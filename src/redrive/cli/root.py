@@ -18,6 +18,7 @@ from redrive.cli import (
     processes,
     push,
     serve,
+    steering,
     storage,
     topology,
     watching,
@@ -102,7 +103,7 @@ app.command("backup", short_help="Copy everything into a new file while workers 
 app.command("restore", short_help="Put a backup in the place of the broker's file")(storage.restore)
 
 queues: Final = typer.Typer(
-    help="Queues: what waits in them.",
+    help="Queues: what waits in them, and what people want of them.",
     short_help="What waits in the queues",
     no_args_is_help=True,
     rich_markup_mode=None,
@@ -110,6 +111,10 @@ queues: Final = typer.Typer(
 queues.command("list", short_help="What is ready, scheduled, in hand and dead")(storage.list_queues)
 queues.command("tenants", short_help="Who waits too long in a fair queue, and who gets most of it")(limits.tenants)
 queues.command("limits", short_help="Change how tenants take turns, while workers run")(limits.limits)
+queues.command("pause", short_help="Let no worker take messages of a queue")(steering.pause)
+queues.command("resume", short_help="Let workers take them again")(steering.resume)
+queues.command("quarantine", short_help="Set one tenant's or key's messages aside")(steering.quarantine)
+queues.command("release", short_help="Handle them again")(steering.release)
 app.add_typer(queues, name="queues")
 
 tokens: Final = typer.Typer(
@@ -152,6 +157,7 @@ dlq.command("groups", short_help="The problems behind the letters")(letter_group
 dlq.command("redrive", short_help="Send letters back to be processed")(jobs.redrive)
 dlq.command("jobs", short_help="Redrive jobs, and how far each is")(jobs.list_jobs)
 dlq.command("resume", short_help="Go on with a job that stopped")(jobs.resume)
+dlq.command("pause", short_help="Hold a job up until it is resumed")(jobs.pause)
 dlq.command("abort", short_help="Stop a job")(jobs.abort)
 dlq.command("review", short_help="Mark letters as looked at")(letters.review)
 dlq.command("close", short_help="Nothing more will be done with them")(letters.close)
@@ -159,6 +165,8 @@ dlq.command("restore", short_help="Make closed letters pending again")(letters.r
 dlq.command("export", short_help="Write letters to a file, whole")(archive.export)
 dlq.command("import", short_help="Load letters from a file")(archive.import_)
 dlq.command("prune", short_help="Remove letters for good, into an archive or not")(archive.prune)
+dlq.command("archives", short_help="Files of letters that were archived")(archive.archives)
+dlq.command("erase", short_help="Erase one person's letters, from store and archives")(archive.erase)
 
 group: Final = typer.Typer(
     short_help="One problem: show it, acknowledge, ignore, resolve it",

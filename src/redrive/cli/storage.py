@@ -15,7 +15,7 @@ from redrive.cli.prompts import Bar, confirm
 from redrive.cli.target import find_app
 
 if TYPE_CHECKING:
-    from redrive.service import Service
+    from redrive.service import QueueView, Service
 
 LOOK_EVERY_S: Final = 0.2
 
@@ -38,14 +38,26 @@ def list_queues(*, where: Where) -> None:
         note("No queues.")
         return
     now = time.time_ns() // 1_000_000
+    held = any(queue.paused is not None or queue.quarantined for queue in queues)
     table(
-        ("queue", "ready", "scheduled", "in hand", "dead", "oldest waits"),
+        ("queue", "ready", "scheduled", "in hand", "dead", "oldest waits", *(("held",) if held else ())),
         [
-            (queue.queue, queue.ready, queue.scheduled, queue.leased, queue.dead, ago(queue.oldest_ready_at, now))
+            (
+                *(queue.queue, queue.ready, queue.scheduled, queue.leased, queue.dead),
+                ago(queue.oldest_ready_at, now),
+                *((_held(queue),) if held else ()),
+            )
             for queue in queues
         ],
         right=("ready", "scheduled", "in hand", "dead", "oldest waits"),
     )
+
+
+def _held(queue: QueueView) -> str | None:
+    """Whether a person has paused it, and how many tenants and keys are set aside."""
+    paused = None if queue.paused is None else f"paused by {queue.paused.actor}"
+    aside = f"{queue.quarantined} set aside" if queue.quarantined else None
+    return ", ".join(text for text in (paused, aside) if text) or None
 
 
 @spread

@@ -83,7 +83,8 @@ class ItemState(StrEnum):
 class JobOptions:
     """How to send. `limit`: at most so many letters, oldest first. `rate_per_s`: None is as fast as it goes.
     `keep_attempts`: continue the old count instead of starting at 1. `target_queue`: None is where it came from.
-    `keep_ttl`: keep the message's expiry (default: a redriven copy does not expire by its old deadline).
+    `keep_ttl`: keep the message's expiry (default: a redriven copy does not expire by its old deadline). `canary`: so
+    many letters go first and are watched for `canary_watch_ms` (core/letters/canary.py); None: all go at once.
     """
 
     limit: int | None = None
@@ -93,6 +94,8 @@ class JobOptions:
     target_queue: str | None = None
     force: bool = False
     max_redrives: int = MAX_REDRIVES
+    canary: int | None = None
+    canary_watch_ms: Millis = 60_000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -138,6 +141,9 @@ class Outcomes:
     sent: int = 0
     succeeded: int = 0
     failed_again: int = 0
+
+
+NO_OUTCOMES: Final = Outcomes()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

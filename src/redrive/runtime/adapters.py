@@ -2,7 +2,7 @@
 
 `sqlite:///file.db` and `memory://` bring all that an app needs. `amqp://host/vhost` is a broker alone: its claims,
 letters and jobs live in the store the setting `store` names. `redis://host/0` is a broker with its claims; letters and
-jobs live in that store.
+jobs live in that store; its claims too, where that is a server.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from redrive.core.policy.fair import Fair
 from redrive.core.policy.flow import Rate
 from redrive.core.policy.retry import Retry
 from redrive.core.policy.standing import Standing
-from redrive.core.ports import Broker, ClaimStore, Clock
+from redrive.core.ports import Broker, ClaimStore, Clock, GroupStore, JobStore, LetterStore
 from redrive.core.topology.entry import dead_letter_outgoing
 from redrive.core.topology.model import EMPTY, Topology
 from redrive.errors import ConfigurationError, MissingExtraError, UnsupportedError
@@ -247,17 +247,16 @@ def _memory(wanted: _Wanted) -> Backend:
 
 def _rabbitmq(wanted: _Wanted) -> Backend:
     from redrive.brokers.rabbitmq.broker import RabbitBroker  # noqa: PLC0415 - loaded only where used
-    from redrive.stores.sqlite import SqliteClaimStore, SqliteControlStore  # noqa: PLC0415
 
-    file = _store_file(wanted)
+    store = _store(wanted)
     broker = RabbitBroker(wanted.url, clock=wanted.clock, topology=wanted.topology, fair=wanted.fair)
     topology = wanted.topology
-    return _with_file_beside(
+    return _with_store_beside(
         wanted,
-        file,
+        store,
         broker=broker,
-        claims=SqliteClaimStore(file),
-        controls=SqliteControlStore(file),
+        claims=store.claims,
+        controls=store.controls,
         entry_of=lambda letter: dead_letter_outgoing(letter, topology.wiring(letter.queue)),
     )
 
@@ -271,25 +270,41 @@ def _redis(wanted: _Wanted) -> Backend:
     from redrive.stores.redis.claims import RedisClaimStore  # noqa: PLC0415
     from redrive.stores.redis.controls import RedisControlStore  # noqa: PLC0415
 
-    file = _store_file(wanted)
+    store = _store(wanted)
     options = {queue: options_of(retry) for queue, retry in wanted.retries.items()}
     broker = BullBroker(wanted.url, clock=wanted.clock, options=options, rates=wanted.rates, fair=wanted.fair)
-    return _with_file_beside(
+    # The keys of other apps' workers are in Redis; only a store with transactions is worth claims of its own.
+    claims = store.claims if store.is_shared else RedisClaimStore(wanted.url, clock=wanted.clock)
+    return _with_store_beside(
         wanted,
-        file,
+        store,
         broker=broker,
-        claims=RedisClaimStore(wanted.url, clock=wanted.clock),
+        claims=claims,
         controls=RedisControlStore(wanted.url, clock=wanted.clock),
         standings=lambda queue, limit: broker.standings(queue, limit=limit),
     )
 
 
-# ------------------------------------------------------------------------------------- a server, and a file beside it
+# ------------------------------------------------------------------------------------ a server, and a store beside it
 
 
-def _with_file_beside(
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Store:
+    """A store beside a broker. `is_shared`: other hosts use it too. `path`: of a file of this host."""
+
+    claims: ClaimStore
+    letters: LetterStore
+    groups: GroupStore
+    jobs: JobStore
+    controls: ControlStore
+    is_shared: bool
+    backup: Callable[[Path], Awaitable[None]]
+    path: str | None = None
+
+
+def _with_store_beside(
     wanted: _Wanted,
-    file: SqliteFile,
+    store: _Store,
     *,
     broker: Broker,
     claims: ClaimStore,
@@ -297,17 +312,14 @@ def _with_file_beside(
     standings: Callable[[str, int], Awaitable[Sequence[Standing]]] | None = None,
     entry_of: EntryOf | None = None,
 ) -> Backend:
-    """A broker without a store for letters and jobs: those lie in the file. `entry_of`: as `OrderedLedger` has it."""
+    """A broker without a store for letters and jobs: those lie in the store. `entry_of`: as `OrderedLedger` has it."""
     from redrive.runtime.ledger import OrderedLedger  # noqa: PLC0415 - loaded only where used
-    from redrive.sqlite.backup import backup  # noqa: PLC0415
-    from redrive.stores.sqlite import SqliteGroupStore, SqliteJobStore, SqliteLetterStore  # noqa: PLC0415
 
-    letters, jobs = SqliteLetterStore(file), SqliteJobStore(file)
     ledger = OrderedLedger(
         broker=broker,
         claims=claims,
-        letters=letters,
-        jobs=jobs,
+        letters=store.letters,
+        jobs=store.jobs,
         clock=wanted.clock,
         entry_of=entry_of,
         documents=wanted.documents,
@@ -317,27 +329,95 @@ def _with_file_beside(
         ledger=ledger,
         broker=broker,
         claims=claims,
-        letters=letters,
-        groups=SqliteGroupStore(file),
-        jobs=jobs,
-        backup=lambda target: asyncio.to_thread(backup, file.path, target),
+        letters=store.letters,
+        groups=store.groups,
+        jobs=store.jobs,
+        backup=store.backup,
         send_leftovers=lambda limit: ledger.send_leftovers(limit=limit),
         drop_entries=ledger.drop_entries,
         controls=controls,
         standings=standings,
-        local_store=str(file.path),
+        local_store=store.path,
     )
 
 
-def _store_file(wanted: _Wanted) -> SqliteFile:
-    """The file beside a broker that has no store of its own."""
+def _store(wanted: _Wanted) -> _Store:
+    """The store that the settings name for a broker that has none of its own."""
     url = wanted.settings.store
-    if _scheme(url) != "sqlite":
+    maker = _STORES.get(_scheme(url))
+    if maker is None:
         raise ConfigurationError(
             f'The store "{masked(url)}" is not one redrive knows. Nothing was consumed or published.',
-            hint='Write store = "sqlite:///redrive.db".',
+            hint='Write store = "sqlite:///redrive.db", or "postgresql://user@host/database".',
         )
-    return _file(url, wanted)
+    try:
+        return maker(wanted)
+    except ModuleNotFoundError as error:
+        if error.name is None or error.name.split(".")[0] == "redrive":
+            raise
+        extra = _EXTRAS.get(_scheme(url), _scheme(url))
+        raise MissingExtraError(
+            f'The driver "{error.name}" for the store {_scheme(url)}:// is not installed.',
+            hint=f'Run: pip install "redrive[{extra}]"',
+        ) from error
+
+
+def _sqlite_store(wanted: _Wanted) -> _Store:
+    from redrive.sqlite.backup import backup  # noqa: PLC0415 - loaded only where used
+    from redrive.stores.sqlite import (  # noqa: PLC0415
+        SqliteClaimStore,
+        SqliteControlStore,
+        SqliteGroupStore,
+        SqliteJobStore,
+        SqliteLetterStore,
+    )
+
+    file = _file(wanted.settings.store, wanted)
+    return _Store(
+        claims=SqliteClaimStore(file),
+        letters=SqliteLetterStore(file),
+        groups=SqliteGroupStore(file),
+        jobs=SqliteJobStore(file),
+        controls=SqliteControlStore(file),
+        is_shared=False,
+        backup=lambda target: asyncio.to_thread(backup, file.path, target),
+        path=str(file.path),
+    )
+
+
+def _postgres_store(wanted: _Wanted) -> _Store:
+    from redrive.postgres import Database  # noqa: PLC0415 - loaded only where used
+    from redrive.stores.postgres import (  # noqa: PLC0415
+        PostgresClaimStore,
+        PostgresControlStore,
+        PostgresGroupStore,
+        PostgresJobStore,
+        PostgresLetterStore,
+    )
+
+    async def backup(target: Path) -> None:
+        raise UnsupportedError(
+            f'"{database.shown}" is no file of redrive. Nothing was written to "{target}".',
+            hint="Its letters and claims are in the database's own backups: pg_dump, or what your provider makes.",
+        )
+
+    database = Database(wanted.settings.store)
+    return _Store(
+        claims=PostgresClaimStore(database),
+        letters=PostgresLetterStore(database),
+        groups=PostgresGroupStore(database),
+        jobs=PostgresJobStore(database),
+        controls=PostgresControlStore(database),
+        is_shared=True,
+        backup=backup,
+    )
+
+
+_STORES: Final[dict[str, Callable[[_Wanted], _Store]]] = {
+    "sqlite": _sqlite_store,
+    "postgresql": _postgres_store,
+    "postgres": _postgres_store,
+}
 
 
 def server_url(settings: Settings) -> str | None:
@@ -396,4 +476,10 @@ _BACKENDS: Final[dict[str, Callable[[_Wanted], Backend]]] = {
     "redis": _redis,
     "rediss": _redis,
 }
-_EXTRAS: Final = {"amqp": "rabbitmq", "amqps": "rabbitmq", "redis": "redis", "rediss": "redis"}
+_EXTRAS: Final = {
+    "amqp": "rabbitmq",
+    "amqps": "rabbitmq",
+    "redis": "redis",
+    "rediss": "redis",
+    "postgresql": "postgres",
+}

@@ -11,11 +11,13 @@ import fcntl
 import json
 import os
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
 from typing import BinaryIO, Final, Self
 
 from redrive.core.letters.letter import Letter
+from redrive.core.units import UnixMs
 from redrive.core.wire import letter_document, letter_from_document
 from redrive.errors import ConfigurationError, InvalidMessageError, NotFoundError, RedriveError
 
@@ -23,6 +25,12 @@ MAX_LINE_BYTES: Final = 256 * 1024 * 1024
 _START: Final = b'{"schema":'
 """What every letter's line begins with."""
 _STEP_BYTES: Final = 65_536
+MAX_FILES: Final = 10_000
+"""Files of one folder that are looked at."""
+ERASURES: Final = "erasures.jsonl"
+"""The file of the archive folder that records what was erased; no archive."""
+MAX_OPENINGS: Final = 5
+"""Times a file is opened again because another one was put in its place."""
 
 
 class Archive:
@@ -35,10 +43,9 @@ class Archive:
         self._file: BinaryIO | None = None
 
     def __enter__(self) -> Self:
-        self._file = self._path.open("ab")
+        self._file = open_locked(self._path)
         if self._path.is_file():
             try:
-                _lock(self._file, self._path)
                 _mend(self._path)
             except BaseException:
                 self._file.close()
@@ -62,15 +69,39 @@ class Archive:
         os.fsync(self._file.fileno())
 
 
+def open_locked(path: Path) -> BinaryIO:
+    """The file, open for appending and ours until it is closed. Raises `OSError`, and `ConfigurationError` where
+    another process has it.
+    """
+    for _ in range(MAX_OPENINGS):
+        file = path.open("ab")
+        try:
+            if not path.is_file():
+                return file  # a device, a pipe
+            _lock(file, path)
+            # Whoever had the lock may have put another file in its place: what is written into the old one is lost.
+            if path.exists() and os.path.samestat(os.fstat(file.fileno()), path.stat()):
+                return file
+        except BaseException:
+            file.close()
+            raise
+        file.close()
+    raise _is_taken(path)
+
+
 def _lock(file: BinaryIO, path: Path) -> None:
     """Until the file is closed. What another one is just writing would look cut off."""
     try:
         fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError as error:
-        raise ConfigurationError(
-            f'"{path}" is being written by another process. Nothing was written and nothing removed.',
-            hint="Wait for it, or name another file.",
-        ) from error
+        raise _is_taken(path) from error
+
+
+def _is_taken(path: Path) -> ConfigurationError:
+    return ConfigurationError(
+        f'"{path}" is being written by another process. Nothing was written and nothing removed.',
+        hint="Wait for it, or name another file.",
+    )
 
 
 def _mend(path: Path) -> None:
@@ -109,6 +140,54 @@ def _is_json(line: bytes) -> bool:
 def line_of(letter: Letter) -> bytes:
     """One letter as a line."""
     return json.dumps(letter_document(letter), separators=(",", ":"), allow_nan=False).encode() + b"\n"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ArchiveFile:
+    """One file of letters. `unreadable`: lines that are no letter."""
+
+    path: Path
+    size_bytes: int
+    letters: int
+    unreadable: int
+    oldest_at: UnixMs | None
+    newest_at: UnixMs | None
+
+
+def archive_files(folder: Path) -> list[Path]:
+    """The archives of a folder, by name; at most `MAX_FILES`."""
+    return sorted(path for path in folder.glob("*.jsonl") if path.is_file() and path.name != ERASURES)[:MAX_FILES]
+
+
+def described(path: Path) -> ArchiveFile:
+    """What lies in this file, read line by line. Raises `OSError`."""
+    count, unreadable = 0, 0
+    oldest: UnixMs | None = None
+    newest: UnixMs | None = None
+    for _, letter in lines_of(path):
+        if letter is None:
+            unreadable += 1
+            continue
+        count += 1
+        died_at = letter.dead_lettered_at
+        oldest = died_at if oldest is None else min(oldest, died_at)
+        newest = died_at if newest is None else max(newest, died_at)
+    size = path.stat().st_size
+    return ArchiveFile(
+        path=path, size_bytes=size, letters=count, unreadable=unreadable, oldest_at=oldest, newest_at=newest
+    )
+
+
+def lines_of(path: Path) -> Iterator[tuple[bytes, Letter | None]]:
+    """Every line of a file as it is, blank ones aside, with the letter it holds; None: it is none that can be read."""
+    with path.open("rb") as lines:
+        for line in iter(lambda: lines.readline(MAX_LINE_BYTES), b""):
+            if not line.strip():
+                continue
+            try:
+                yield line, _letter(line, path.name)
+            except RedriveError:
+                yield line, None
 
 
 def letters_in(path: Path) -> Iterator[Letter]:

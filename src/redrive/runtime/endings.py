@@ -27,6 +27,7 @@ from redrive.core.policy.classify import (
     failure_of_unknown,
     find_signal,
 )
+from redrive.core.policy.control import Asides, Control
 from redrive.core.policy.decide import WORKER_LOST, decide, decide_start
 from redrive.core.policy.failure import Failure, FailureKind
 from redrive.core.ports import Clock, End, Received, Taken
@@ -46,6 +47,9 @@ from redrive.runtime.processes import ChildLostError
 
 SHUTDOWN: Final = "SHUTDOWN"
 """Reason code of what a stopping worker hands back."""
+
+PAUSED: Final = "PAUSED"
+"""Reason code of what came in while the queue was being paused, and is handed back unstarted."""
 
 TRACEBACK_BYTES: Final = 4_096
 TRACEBACK_FRAMES: Final = 20
@@ -90,6 +94,11 @@ class Endings:
         self._clock = clock
         self._worker = worker
         self._draw = random.SystemRandom().random
+        self._asides: Asides | None = None
+
+    def follow(self, control: Control | None) -> None:
+        """What people set aside of this queue from now on."""
+        self._asides = Asides(control) if control is not None and control.quarantined else None
 
     # ------------------------------------------------------------------------------------------- before a handler
 
@@ -125,6 +134,7 @@ class Endings:
             lease_ms=self._consumer.lease_ms,
             expires_at=expires_at,
             history=received.history,
+            set_aside=None if self._asides is None else self._asides.reason(message, now=now),
             now=now,
         )
         if settled is None:

@@ -308,9 +308,29 @@ EVENTS: Final[Mapping[str, EventType]] = {
             "file": "where they are; `redrive dlq import` loads it",
         },
     ),
+    "letters.expired": EventType(
+        level=Level.WARN,
+        text="Letters that nobody has decided about were over their time: written into a file and removed",
+        fields={
+            "queue": "dead-letter queue",
+            "count": "letters",
+            "file": "where they are; `redrive dlq import` loads it",
+        },
+    ),
+    "letters.erased": EventType(
+        level=Level.WARN,
+        text="Letters erased by a person, from store and archives",
+        fields={
+            "letters": "of the store",
+            "archived": "of archives",
+            "files": "archives that were rewritten",
+            "held": "letters that stay: a redrive job holds them",
+            "actor": "who",
+        },
+    ),
     "letters.not_archived": EventType(
         level=Level.ERROR,
-        text="More dead letters than allowed, and the archive cannot be written: they stay",
+        text="Dead letters are over their maximum or their time, and the archive cannot be written: they stay",
         fields={"queue": "dead-letter queue", "file": "which file", "error_text": "why"},
     ),
     "letters.removed": EventType(
@@ -360,6 +380,44 @@ EVENTS: Final[Mapping[str, EventType]] = {
             "rates": "tenant to its rate, as far as a person has set them",
             "actor": "who, None where the consumer's own word holds again",
         },
+    ),
+    "queue.pause_set": EventType(
+        level=Level.WARN,
+        text="Queue paused, or let go on, by a person",
+        fields={"queue": "consumer queue", "is_paused": "bool", "actor": "who", "note": "why"},
+    ),
+    "queue.quarantine_set": EventType(
+        level=Level.WARN,
+        text="Messages of a tenant or key set aside, or released, by a person",
+        fields={
+            "queue": "consumer queue",
+            "tenants": "names that were changed",
+            "keys": "names that were changed",
+            "is_released": "bool",
+            "until": "when it ends by itself (ms), None: never",
+            "actor": "who",
+            "note": "why",
+        },
+    ),
+    "queue.paused": EventType(
+        level=Level.WARN,
+        text="This worker takes nothing more of the queue: a person has paused it",
+        fields={"queue": "consumer queue", "actor": "who", "note": "why"},
+    ),
+    "queue.resumed": EventType(
+        level=Level.INFO,
+        text="This worker takes messages of the queue again",
+        fields={"queue": "consumer queue"},
+    ),
+    "queue.quarantine_changed": EventType(
+        level=Level.INFO,
+        text="This worker sets aside other messages from now on",
+        fields={"queue": "consumer queue", "count": "tenants and keys that are set aside"},
+    ),
+    "queue.control_unreadable": EventType(
+        level=Level.ERROR,
+        text="What people want of the queues cannot be read: the consumers start by their own word",
+        fields={"queues": "consumer queues", "error_text": "why"},
     ),
     "upkeep.leftovers_sent": EventType(
         level=Level.INFO,

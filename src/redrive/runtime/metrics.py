@@ -114,6 +114,9 @@ METRICS: Final[Mapping[str, MetricType]] = {
     "consumer_paused": MetricType(
         kind="gauge", text="1 while consuming is paused because broker or store is away.", labels=("queue",)
     ),
+    "queue_paused": MetricType(
+        kind="gauge", text="1 while a person has paused the queue, as its workers know it.", labels=("queue",)
+    ),
     "worker_processes_died": MetricType(kind="counter", text="Worker processes that died and were replaced."),
     "dead_letters": MetricType(kind="counter", text="Messages dead-lettered.", labels=("queue", "reason")),
     "dlq_entries": MetricType(kind="counter", text="Messages dead-lettered, all queues."),
@@ -172,7 +175,7 @@ METRICS: Final[Mapping[str, MetricType]] = {
     ),
 }
 
-_WORST: Final = frozenset({"breaker_state", "consumer_paused"})
+_WORST: Final = frozenset({"breaker_state", "consumer_paused", "queue_paused"})
 _KEPT: Final = frozenset(name for name, metric in METRICS.items() if metric.kind != "gauge" and not metric.is_read) | {
     "tenant_jobs_processed"
 }
@@ -315,6 +318,8 @@ class Metrics:
             "breaker.changed": self._breaker,
             "consumer.paused": lambda fields: self._tally.put("consumer_paused", (self._queue(fields["queue"]),), 1),
             "consumer.resumed": lambda fields: self._tally.put("consumer_paused", (self._queue(fields["queue"]),), 0),
+            "queue.paused": lambda fields: self._tally.put("queue_paused", (self._queue(fields["queue"]),), 1),
+            "queue.resumed": lambda fields: self._tally.put("queue_paused", (self._queue(fields["queue"]),), 0),
             "process.exited": lambda _fields: self._tally.add("worker_processes_died"),
             "ingest.accepted": self._accepted,
             "ingest.refused": self._refused,

@@ -28,13 +28,14 @@ from __future__ import annotations
 
 import asyncio
 import contextvars
-from collections.abc import Coroutine, Sequence
+from collections.abc import Callable, Coroutine, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
 from redrive.core.attempt_field import with_attempt
 from redrive.core.delivery import DeliveryState
 from redrive.core.letters.letter import AttemptOutcome
 from redrive.core.message import Message
+from redrive.core.policy.control import Control
 from redrive.core.ports import End, Taken
 from redrive.core.signals import Requeue, Signal
 from redrive.core.topology.model import EMPTY
@@ -43,7 +44,7 @@ from redrive.errors import RedriveError
 from redrive.runtime.consumer import Consumer, Kind
 from redrive.runtime.decode import Undecodable
 from redrive.runtime.delivery import CancelReason, Delivery
-from redrive.runtime.endings import SHUTDOWN, Ended, Endings, is_hand_back
+from redrive.runtime.endings import PAUSED, SHUTDOWN, Ended, Endings, is_hand_back
 from redrive.runtime.gate import Gate
 from redrive.runtime.outage import Outage
 from redrive.runtime.processes import ProcessRunner
@@ -63,7 +64,6 @@ SUSPECTS_MS: Final[Millis] = 5_000
 
 MAX_TAKE: Final = 500
 """Messages in one take, so that one write stays short."""
-
 MAX_COMMITS: Final = 2
 """Commits under way at once; what ends meanwhile goes together with the next."""
 
@@ -96,7 +96,7 @@ class Pipeline:
             topology=app.wired_topology() if has_exchanges else EMPTY,
         )
         self._throttle = Throttle(consumer, app.clock, app.events, shares_rate=app.backend.features.shared_rates)
-        self._runner = self._make_runner()
+        self._runner = _RUNNERS[consumer.kind](self)
         self._processed: list[Processed] = []
         self._ended: list[Ended] = []
         self._running = 0
@@ -115,24 +115,16 @@ class Pipeline:
         self._drained = asyncio.Event()
         self._outage = Outage([consumer.queue], app.settings, clock=app.clock, events=app.events)
         self._is_paused = False
+        self._is_held = False  # a person has paused the queue, or it is not known yet whether one has
         # A commit has failed; until its ends are written nothing new is taken, whatever a take would say.
         self._is_owing = False
         self.handed_back = 0
         gate.add(self)
 
-    def _make_runner(self) -> Runner:
-        match self.consumer.kind:
-            case Kind.ASYNC:
-                return TaskRunner(self)
-            case Kind.THREAD:
-                return ThreadRunner(self)
-            case Kind.PROCESS:
-                return ProcessRunner(self)
-
     # ------------------------------------------------------------------------------------------- life
 
     def start(self) -> None:
-        """Begin to consume."""
+        """Begin to consume, unless held."""
         if self.consumer.timeout_ms is not None:
             self._spawn(self._watch_timeouts(self.consumer.timeout_ms))
         self.schedule_pump()
@@ -142,6 +134,18 @@ class Pipeline:
         self._stopping = True
         # A task cancelled before its first step never runs, and would never give its slots back: let it begin first.
         self.loop.call_soon(self._cancel_takes, context=self.context)
+        self.schedule_pump()
+
+    def hold(self) -> None:
+        """Take nothing until `follow` is called: what people want of this queue is not known yet."""
+        self._is_held = True
+
+    def follow(self, control: Control | None) -> None:
+        """Go by what people want now. Paused, nothing more is taken and what a take still brings is handed back."""
+        self._endings.follow(control)
+        self._is_held = control is not None and control.paused is not None
+        if self._is_held:
+            self.loop.call_soon(self._cancel_takes, context=self.context)
         self.schedule_pump()
 
     def _cancel_takes(self) -> None:
@@ -183,10 +187,9 @@ class Pipeline:
         return not self._stopping and not self._outage.is_on
 
     def is_quiet(self, *, besides: int = 0) -> bool:
-        """Whether nothing is taken, running or uncommitted, but `besides` deliveries."""
-        return self._takes == 0 and self._running <= besides and self._unsettled == 0
+        """See `Quietable`."""
+        return self._takes == 0 and self._running <= besides and self._unsettled() == 0
 
-    @property
     def _unsettled(self) -> int:
         return len(self._processed) + len(self._ended) + self._committing
 
@@ -210,10 +213,10 @@ class Pipeline:
 
     def _start_take(self) -> None:
         concurrency = self.consumer.concurrency
-        if self._stopping or self._takes or self._is_owing or not self._gate.is_open:
+        if self._stopping or self._is_held or self._takes or self._is_owing or not self._gate.is_open:
             return
         free = concurrency - self._running
-        if free < 1 or self._unsettled > 2 * concurrency:
+        if free < 1 or self._unsettled() > 2 * concurrency:
             return
         limit = self._throttle.grant(1 if self._has_suspects else min(free, MAX_TAKE))
         if limit < 1:
@@ -292,8 +295,8 @@ class Pipeline:
             history = received.history
             if history and history[-1].outcome is AttemptOutcome.INTERRUPTED:
                 suspects.append(delivery)
-            elif self._stopping:
-                self._end(self._endings.handed_back(delivery, SHUTDOWN, "The worker stops; not started."))
+            elif self._stopping or self._is_held:
+                self._end(self._unstarted(delivery))
             else:
                 self._begin(delivery, now)
         self._has_suspects = bool(suspects)
@@ -312,11 +315,13 @@ class Pipeline:
                 if ended.end.letter is not None:
                     self._tell_interrupted(delivery)
                 self._end(ended)
-            elif self._is_alone and not self._stopping:
+            elif self._stopping or self._is_held:
+                self._end(self._unstarted(delivery))
+            elif self._is_alone:
                 self._suspect = delivery
                 self._tell_interrupted(delivery)
                 self._begin(delivery, now)
-            elif self._stopping or not self._gate.hold(self):
+            elif not self._gate.hold(self):
                 self._end(self._endings.handed_back(delivery, "SUSPECT_WAITS", "Waits until it can run alone."))
             else:
                 self._suspect = delivery
@@ -327,10 +332,10 @@ class Pipeline:
         """This suspect, and while the gate is held anyway those behind it, one after the other."""
         try:
             await self._gate.quiet()
-            if delivery._is_open and not self._stopping:
+            if delivery._is_open and not self._stopping and not self._is_held:
                 self._begin(delivery, self._clock.now())
             elif delivery._is_open:
-                self._end(self._endings.handed_back(delivery, SHUTDOWN, "The worker stops; not started."))
+                self._end(self._unstarted(delivery))
             else:
                 self._late(delivery, None)
             await self._gate.ended(self._suspect_is_over)
@@ -349,12 +354,19 @@ class Pipeline:
 
     async def _take_suspect(self) -> bool:
         """Take one more while alone; False: there is none, or it is no suspect and others may run beside it."""
-        if self._stopping or self._is_paused or self._is_owing or self._takes or self._throttle.grant(1) < 1:
+        if self._stopping or self._is_held or self._is_paused or self._is_owing or self._takes:
+            return False
+        if self._throttle.grant(1) < 1:
             return False
         self._takes += 1
         self._suspect = None
         await self._take(1, wait_ms=0)
         return self._suspect is not None
+
+    def _unstarted(self, delivery: Delivery) -> Ended:
+        if self._stopping:
+            return self._endings.handed_back(delivery, SHUTDOWN, "The worker stops; not started.")
+        return self._endings.handed_back(delivery, PAUSED, "The queue is paused; not started.")
 
     def _tell_interrupted(self, delivery: Delivery) -> None:
         last = delivery._taken.received.history[-1]
@@ -363,6 +375,8 @@ class Pipeline:
     def _begin(self, delivery: Delivery, now: Millis) -> None:
         ended = self._endings.before_start(delivery, now)
         if ended is not None:
+            # What does not start does not count: one tenant's messages set aside must not use up the others' rate.
+            self._throttle.give_back(1, 0)
             self._end(ended)
             return
         delivery._state = DeliveryState.RUNNING
@@ -443,7 +457,7 @@ class Pipeline:
             self._running -= 1
             duration = self._clock.monotonic_ms() - delivery._started_ms
             if self.ledger.features.atomic:
-                self._release(delivery)
+                self.in_hand.pop(id(delivery), None)
                 tell_processed(self._events, self.consumer.queue, [(delivery, round(duration))])
             else:
                 # Its effects and its key are durable; the broker still holds the message.
@@ -453,7 +467,7 @@ class Pipeline:
                 self._events.emit("delivery.failed_after_commit", **self._named(delivery), error_text=repr(error)[:500])
         elif delivery._state is DeliveryState.LOST:
             self._running -= 1
-            self._release(delivery)
+            self.in_hand.pop(id(delivery), None)
             self._throttle.abandoned()
             self._events.emit("delivery.lease_lost", **self._named(delivery))
         self.schedule_pump()
@@ -562,9 +576,6 @@ class Pipeline:
             elif is_settled is not None:
                 self._events.emit("delivery.lease_lost", **self._named(each.delivery))
 
-    def _release(self, delivery: Delivery) -> None:
-        self.in_hand.pop(id(delivery), None)
-
     # ------------------------------------------------------------------------------------------- outage
 
     def _unavailable(self, error: Exception) -> None:
@@ -580,3 +591,10 @@ class Pipeline:
     def _available(self) -> None:
         if not self._is_paused and not self._is_owing:
             self._outage.succeeded()
+
+
+_RUNNERS: Final[dict[Kind, Callable[[Pipeline], Runner]]] = {
+    Kind.ASYNC: TaskRunner,
+    Kind.THREAD: ThreadRunner,
+    Kind.PROCESS: ProcessRunner,
+}

@@ -8,8 +8,10 @@ killed at any point:
   after a kill between the confirm and its record, under the same message id and redrive id, and has no second effect;
 - between batches: the lease ends, and whoever asks next (a worker's upkeep, `redrive dlq resume`) takes the job over.
 
-A person's abort is seen before every batch and at least every `CHECK_MS` while pacing. A letter that dies again while
-the job runs is a new letter, died after the job was created, and is never part of it.
+A job with a canary stages all of its letters first, sends a few and watches them; see canary.py.
+
+A person's abort or pause is seen before every batch and at least every `CHECK_MS` while pacing. A letter that dies
+again while the job runs is a new letter, died after the job was created, and is never part of it.
 """
 
 from __future__ import annotations
@@ -20,6 +22,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Final, TypeAlias
 
+from redrive.core.letters.canary import Verdict
 from redrive.core.letters.redriven import redriven_message
 from redrive.core.letters.selection import Selection
 from redrive.core.ports import Clock, Forward, Outgoing
@@ -38,6 +41,7 @@ from redrive.core.redrive import (
 from redrive.core.units import Millis
 from redrive.errors import BrokerUnavailableError, LeaseLostError, QueueNotFoundError, RedriveError
 from redrive.runtime.backend import Backend
+from redrive.runtime.canary import KNOWN_PART, LOOK_MS, Canary
 from redrive.runtime.events import Events
 
 STAGE_CHUNK: Final = 500
@@ -88,7 +92,7 @@ class Redriver:
         except asyncio.CancelledError:
             await asyncio.shield(self._release(job))
             raise
-        if ended.state in (JobState.DONE, JobState.FAILED):
+        if run.has_ended:
             tell_job(self._events, ended, actor=job.actor)
         if ended.state is JobState.DONE:
             await self._warn_of_returns(ended)
@@ -97,7 +101,10 @@ class Redriver:
     async def _release(self, job: Job) -> None:
         """Let the next runner have it at once instead of after the lease; where that fails, after the lease."""
         with contextlib.suppress(RedriveError):
-            await self._backend.jobs.save(job, lease_ms=0)
+            # As it stands there: what it keeps of its canary has moved on since it was taken.
+            stored = await self._backend.jobs.get(job.id)
+            if stored is not None and stored.token == job.token:
+                await self._backend.jobs.save(stored, lease_ms=0)
 
     async def _warn_of_returns(self, job: Job) -> None:
         returned = await came_back(self._backend, job, now=self._clock.now())
@@ -126,6 +133,14 @@ def tell_job(events: Events, job: Job, *, actor: str) -> None:
     )
 
 
+class CanaryStopped(Exception):
+    """The canary says that the job must not go on. `event`: what becomes of the job."""
+
+    def __init__(self, text: str, *, event: JobEvent) -> None:
+        super().__init__(text)
+        self.event = event
+
+
 class _Run:
     """One runner's work on one job."""
 
@@ -137,6 +152,9 @@ class _Run:
         self._started_ms = clock.monotonic_ms()
         self._sent = 0
         self._failures = 0
+        self.has_ended = False
+        self._canary: Canary | None = None
+        self._looked_ms: Millis = 0
 
     async def to_the_end(self, job: Job) -> Job:
         while True:
@@ -146,6 +164,8 @@ class _Run:
                 return await self._work(job)
             except QueueNotFoundError as error:
                 return await self._end(job, JobEvent.BREAK, error=str(error))
+            except CanaryStopped as stop:
+                return await self._end(job, stop.event, error=str(stop))
             except LeaseLostError:
                 return await self._stored(job)
             except BrokerUnavailableError as error:
@@ -155,14 +175,71 @@ class _Run:
                 await self._clock.sleep(STORE_PAUSE_MS * self._failures)
 
     async def _work(self, job: Job) -> Job:
+        if job.options.canary is not None:
+            job = await self._send_canary(await self._stage_all(job))
         while True:
             job = await self._send_pending(job)
             if job.is_staged:
                 return await self._end(job, JobEvent.FINISH)
-            await self._keep(job)
-            job = await self._backend.jobs.stage(job, limit=STAGE_CHUNK)
-            self._failures = 0
+            job = await self._stage(job)
+
+    async def _stage_all(self, job: Job) -> Job:
+        """A canary is chosen among all letters."""
+        while not job.is_staged:
+            job = await self._stage(job)
+        return job
+
+    async def _stage(self, job: Job) -> Job:
+        await self._keep(job)
+        staged = await self._backend.jobs.stage(job, limit=STAGE_CHUNK)
+        self._failures = 0
+        self._on_progress(staged)
+        return staged
+
+    async def _send_canary(self, job: Job) -> Job:
+        """Send the letters that go first, and wait until enough of them are known. Raises `CanaryStopped`."""
+        self._canary = canary = Canary(self._backend, job)
+        if not canary.is_chosen:
+            job = await self._note(job, await canary.choose())
+        while items := await canary.waiting(_batch_size(job)):
+            await self._pace(job)
+            job = await self._note(await self._send(job, items), await canary.went(items))
             self._on_progress(job)
+            await self._look(canary, is_over=False)
+        if not canary.is_over:
+            await self._watch(job, canary)
+            job = await self._note(job, canary.over())
+        return job
+
+    async def _watch(self, job: Job, canary: Canary) -> None:
+        """Until all of the canary is known, or its time is over."""
+        until = self._elapsed_ms() + job.options.canary_watch_ms
+        while True:
+            known, sent = await self._look(canary, is_over=False)
+            is_late = self._elapsed_ms() >= until
+            if known >= sent or is_late:
+                break
+            await self._keep(job)
+            await self._clock.sleep(min(LOOK_MS, max(1, until - self._elapsed_ms())))
+        if known < sent * KNOWN_PART:
+            raise CanaryStopped(
+                f"of {sent} letters of its canary only {known} are known to be processed or dead again after "
+                f"{job.options.canary_watch_ms} ms. Is the consumer running? Go on: redrive dlq resume {job.id}",
+                event=JobEvent.PAUSE,
+            )
+        await self._look(canary, is_over=True)
+
+    async def _look(self, canary: Canary, *, is_over: bool) -> tuple[int, int]:
+        self._looked_ms = self._elapsed_ms()
+        verdict, known, sent = await canary.look(is_over=is_over)
+        if verdict is Verdict.STOP:
+            raise CanaryStopped(canary.told(), event=JobEvent.ABORT)
+        return known, sent
+
+    async def _note(self, job: Job, progress: str) -> Job:
+        noted = replace(job, progress=progress)
+        await self._keep(noted)
+        return noted
 
     async def _send_pending(self, job: Job) -> Job:
         while True:
@@ -171,6 +248,10 @@ class _Run:
                 return job
             await self._pace(job)
             job = await self._send(job, items)
+            if self._canary is not None:
+                job = await self._note(job, await self._canary.went(items))
+                if self._elapsed_ms() - self._looked_ms >= LOOK_MS:
+                    await self._look(self._canary, is_over=False)
             self._failures = 0
             self._on_progress(job)
 
@@ -221,7 +302,7 @@ class _Run:
         if stored.token != job.token or event not in JOB_TRANSITIONS[stored.state]:
             return stored
         ended = replace(stored, state=JOB_TRANSITIONS[stored.state][event], error=error, updated_at=self._clock.now())
-        await self._backend.jobs.save(ended, lease_ms=0)
+        self.has_ended = await self._backend.jobs.save(ended, lease_ms=0)
         return await self._stored(job)
 
     async def _stored(self, job: Job) -> Job:

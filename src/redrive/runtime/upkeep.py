@@ -21,7 +21,7 @@ from redrive.core.ports import Clock
 from redrive.core.units import Millis
 from redrive.errors import RedriveError
 from redrive.runtime.backend import Backend
-from redrive.runtime.controls import Controls
+from redrive.runtime.controls import LOOK_EVERY_MS, Controls
 from redrive.runtime.events import Events
 from redrive.runtime.redriver import Redriver
 
@@ -75,9 +75,8 @@ class Upkeep:
     async def _follow_controls(self) -> None:
         """What was set before this worker started holds from its start."""
         if self._controls is not None:
-            with contextlib.suppress(RedriveError):
-                await self._controls.look()
-            await self._repeat(self._controls.look, JOBS_INTERVAL_MS)
+            await self._controls.begin(self._clock)
+            await self._repeat(self._controls.look, LOOK_EVERY_MS)
 
     async def send_leftovers(self) -> None:
         """Send what the transactions of dead workers left."""

@@ -156,10 +156,15 @@ class Worker:
             await self._end(keeper, beside)
 
     def _controls(self) -> Controls | None:
-        """What people may change of this worker's fair queues; None where there is none."""
+        """What people may change of this worker's queues, which wait until it is known; None where nothing can be."""
         app, store = self.app, self.app.backend.controls
+        if store is None:
+            return None
         own = {queue: fair for queue in self.queues if (fair := app.consumers[queue].fair) is not None}
-        return None if store is None or not own else Controls(store, own=own, live=app.fair, events=app.events)
+        for each in self._pipelines:
+            each.hold()
+        consumers = {each.consumer.queue: each for each in self._pipelines}
+        return Controls(store, own=own, live=app.fair, events=app.events, consumers=consumers)
 
     def _check_fairness(self) -> None:
         features = self.app.backend.features

@@ -6,41 +6,57 @@ by a `Selection` and works in bounded pages, so that a million letters need no m
 
 from __future__ import annotations
 
+from redrive.service.control import ControlOperations
+from redrive.service.erasing import ErasingOperations
 from redrive.service.groups import GroupOperations
-from redrive.service.letters import LetterOperations
 from redrive.service.looking import LookingOperations
 from redrive.service.operations import MAX_PAGE, SHOWN
 from redrive.service.queues import QueueOperations
 from redrive.service.redriving import RedriveOperations, redrivable, runner_name
 from redrive.service.values import (
+    Aside,
+    Erasure,
     GroupCount,
     GroupView,
     JobView,
     LetterView,
+    Name,
     Plan,
     QueuePlan,
     QueueView,
     Receipt,
+    Released,
     ReviewResult,
     Skip,
 )
 
 
-class Service(QueueOperations, LookingOperations, GroupOperations, RedriveOperations, LetterOperations):
+class Service(
+    QueueOperations,
+    ControlOperations,
+    LookingOperations,
+    GroupOperations,
+    RedriveOperations,
+    ErasingOperations,
+):
     """The operations on one open app."""
 
 
 __all__ = [
     "MAX_PAGE",
     "SHOWN",
+    "Aside",
+    "Erasure",
     "GroupCount",
     "GroupView",
     "JobView",
     "LetterView",
+    "Name",
     "Plan",
     "QueuePlan",
     "QueueView",
     "Receipt",
+    "Released",
     "ReviewResult",
     "Service",
     "Skip",

@@ -8,8 +8,9 @@ from dataclasses import replace
 from typing import Final
 
 from redrive.core.letters.letter import Letter, ReviewState
-from redrive.core.letters.selection import Selection
+from redrive.core.letters.selection import OPEN_STATES, Selection
 from redrive.core.ports import ReviewChange
+from redrive.core.units import UnixMs
 from redrive.runtime.archive import Archive
 from redrive.service.operations import PAGE, SHOWN, Counted, Operations
 from redrive.service.values import ReviewResult, Skip
@@ -87,10 +88,14 @@ class LetterOperations(Operations):
                 yield found[0]
 
     async def take_in(self, letters: Sequence[Letter]) -> int:
-        """Store letters that were exported; how many the store did not have yet. Those it has stay as they are."""
+        """Store letters that were exported; how many the store did not have yet. Those it has stay as they are.
+
+        An open letter whose time is over gets it once more: it was brought back for somebody to look at.
+        """
         ids = tuple(letter.id for letter in letters)
         page = await self._app.backend.letters.find(Selection(ids=ids), limit=max(1, len(ids)))
-        fresh = [replace(letter, outstanding_job=None) for letter in letters]
+        now = self._app.clock.now()
+        fresh = [replace(letter, outstanding_job=None, expires_at=renewed(letter, now)) for letter in letters]
         await self._app.backend.letters.put(fresh)
         return len(set(ids)) - len(page.letters)
 
@@ -130,3 +135,11 @@ class LetterOperations(Operations):
         if removed:
             self._app.events.emit("letters.removed", count=removed, actor=actor, note=note)
         return removed
+
+
+def renewed(letter: Letter, now: UnixMs) -> UnixMs | None:
+    """When a letter that comes back now may go."""
+    expires_at = letter.expires_at
+    if expires_at is None or expires_at > now or letter.state not in OPEN_STATES:
+        return expires_at
+    return now + max(0, expires_at - letter.dead_lettered_at)

@@ -1,14 +1,13 @@
-"""Operations on queues: publish, look, change limits, copy the file."""
+"""Operations on queues: publish, look, copy the file."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from redrive.core.letters.selection import OPEN_STATES, Selection
-from redrive.core.policy.control import Control, ControlStore, merged
+from redrive.core.policy.control import Control
 from redrive.core.policy.standing import Standing, reported
 from redrive.core.ports import LetterStats, Published
 from redrive.errors import ConfigurationError, UnsupportedError
@@ -38,9 +37,12 @@ class QueueOperations(Operations):
         asked = {*self._app.consumers, *stats.by_queue}
         depths = {depth.queue: depth for depth in await self._app.backend.broker.depths(asked)}
         names = sorted({*depths, *self._app.consumers, *stats.by_queue} - self._dead_letter_names())
-        return tuple(self._queue_view(name, depths.get(name), stats) for name in names)
+        store = self._app.backend.controls
+        controls = {} if store is None else {control.queue: control for control in await store.list()}
+        return tuple(self._queue_view(name, depths.get(name), stats, control=controls.get(name)) for name in names)
 
-    def _queue_view(self, name: str, depth: Any, stats: LetterStats) -> QueueView:
+    def _queue_view(self, name: str, depth: Any, stats: LetterStats, *, control: Control | None) -> QueueView:
+        now = self._app.clock.now()
         return QueueView(
             queue=name,
             ready=0 if depth is None else depth.ready,
@@ -49,6 +51,8 @@ class QueueOperations(Operations):
             dead=stats.by_queue.get(name, 0),
             oldest_ready_at=None if depth is None else depth.oldest_ready_at,
             is_consumed=name in self._app.consumers,
+            paused=None if control is None else control.paused,
+            quarantined=0 if control is None else sum(each.holds(now) for each in control.quarantined),
         )
 
     async def standings(self, queue: str) -> tuple[Standing, ...]:
@@ -58,47 +62,10 @@ class QueueOperations(Operations):
             raise UnsupportedError(f'"{self._app.backend.url}" does not know where tenants stand.')
         return tuple(reported(await look(queue, MAX_PAGE), self._app.fair.get(queue)))
 
-    async def controls(self) -> tuple[Control, ...]:
-        """What people have changed of queues, by queue."""
-        return tuple(await self._controls.list())
-
-    async def set_limits(
-        self, queue: str, *, batch: int | None, rates: Mapping[str, str], actor: str, note: str = ""
-    ) -> Control:
-        """Change these limits of a queue and leave the others; running workers follow within seconds. Raises
-        `ConfigurationError` for a limit that cannot be.
-        """
-        known = {control.queue: control for control in await self._controls.list()}
-        changed = merged(known.get(queue, Control(queue=queue)), batch=batch, rates=rates)
-        return await self._put(replace(changed, actor=actor, note=note, changed_at=self._app.clock.now()))
-
-    async def reset_limits(self, queue: str, *, actor: str, note: str = "") -> Control:
-        """Let the consumer's own word hold again."""
-        return await self._put(Control(queue=queue, actor=actor, note=note, changed_at=self._app.clock.now()))
-
-    async def _put(self, control: Control) -> Control:
-        await self._controls.put(control)
-        self._app.events.emit(
-            "queue.limits_set",
-            queue=control.queue,
-            batch=control.batch,
-            rates=dict(control.rates),
-            actor=control.actor,
-            note=control.note,
-        )
-        return control
-
     @property
     def has_queues_in_file(self) -> bool:
         """Whether queues lie in the file that `backup` copies, and not on a server."""
         return self._app.backend.broker.features.name == "sqlite"
-
-    @property
-    def _controls(self) -> ControlStore:
-        store = self._app.backend.controls
-        if store is None:
-            raise UnsupportedError(f'Limits of "{self._app.backend.url}" cannot be changed while workers run.')
-        return store
 
     async def backup(self, target: Path) -> None:
         """Copy everything into a new file while others go on working. Raises `UnsupportedError` where the broker is

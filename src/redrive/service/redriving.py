@@ -21,6 +21,8 @@ from redrive.service.values import JobView, Plan, QueuePlan, Skip
 
 FOLLOW_MS: Final[Millis] = 200
 ABORT_TRIES: Final = 5
+UNKNOWN_AFTER_MS: Final[Millis] = 3_600_000
+"""After the last change of a job; what has no outcome by then counts as unknown."""
 
 
 class RedriveOperations(Operations):
@@ -114,12 +116,22 @@ class RedriveOperations(Operations):
 
     async def abort(self, job_id: str, *, actor: str, note: str = "") -> JobView:
         """Stop a job. What it sent stays sent; the others are free again. Its runner stops within two seconds."""
+        return await self._stop(job_id, JobEvent.ABORT, actor=actor, note=note)
+
+    async def pause(self, job_id: str, *, actor: str, note: str = "") -> JobView:
+        """Hold a job up until somebody resumes it. It keeps its letters: no other job can send them meanwhile. Its
+        runner stops within two seconds.
+        """
+        return await self._stop(job_id, JobEvent.PAUSE, actor=actor, note=note)
+
+    async def _stop(self, job_id: str, event: JobEvent, *, actor: str, note: str) -> JobView:
         for _ in range(ABORT_TRIES):
             job = await self._job(job_id)
-            if JobEvent.ABORT not in JOB_TRANSITIONS[job.state]:
+            state = JOB_TRANSITIONS[job.state].get(event)
+            if state is None:
                 raise TransitionError(f"Job {job.id} is {job.state} already: there is nothing to stop.")
-            text = f"aborted by {actor}" + (f": {note}" if note else "")
-            ended = replace(job, state=JobState.ABORTED, error=text, updated_at=self._app.clock.now())
+            text = f"{state} by {actor}" + (f": {note}" if note else "")
+            ended = replace(job, state=state, error=text, updated_at=self._app.clock.now())
             if await self._app.backend.jobs.save(ended, lease_ms=0):
                 stored = await self._job(job_id)
                 tell_job(self._app.events, stored, actor=actor)
@@ -174,7 +186,17 @@ class RedriveOperations(Operations):
         returned = None
         if job.counts.sent:
             returned = await came_back(self._app.backend, job, now=self._app.clock.now())
-        return JobView(job=job, skipped=skipped, returned=returned)
+        outcomes = await self._app.backend.jobs.outcomes(job.id)
+        known = outcomes.succeeded + outcomes.failed_again
+        is_late = self._app.clock.now() - job.updated_at >= UNKNOWN_AFTER_MS
+        return JobView(
+            job=job,
+            skipped=skipped,
+            returned=returned,
+            outcomes=outcomes,
+            waiting=0 if is_late else outcomes.sent - known,
+            unknown=outcomes.sent - known if is_late else 0,
+        )
 
 
 _RUNNABLE: Final = frozenset({JobState.STAGED, JobState.RUNNING})

@@ -3,18 +3,23 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import TypeAlias
 
 from redrive.core.letters.groups import Group, GroupEntry
 from redrive.core.letters.letter import Letter, ReviewState
+from redrive.core.letters.selection import Selection
+from redrive.core.policy.control import Control, Kind, Pause
 from redrive.core.ports import AuditEntry, HourCount, LetterSummary
-from redrive.core.redrive import Job
+from redrive.core.redrive import NO_OUTCOMES, Job, Outcomes
 from redrive.core.units import Millis, UnixMs
 from redrive.runtime.redriver import Returned
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class QueueView:
-    """One queue: what waits in it, what is dead of it, and whether this app consumes it."""
+    """One queue: what waits in it, what is dead of it, whether this app consumes it, and whether a person has paused
+    it. `quarantined`: tenants and keys that are set aside.
+    """
 
     queue: str
     ready: int
@@ -23,6 +28,43 @@ class QueueView:
     dead: int
     oldest_ready_at: UnixMs | None
     is_consumed: bool
+    paused: Pause | None = None
+    quarantined: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Erasure:
+    """How many letters are, or were, erased: of the store, and of so many archive files. `held`: those that stay
+    because a redrive job holds them. `unreadable`: lines of archives that are no letter; they stay.
+    """
+
+    letters: int
+    held: int
+    archived: int
+    files: int
+    unreadable: int
+
+
+Name: TypeAlias = tuple[Kind, str]
+"""A tenant or a key."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Aside:
+    """What lies aside of one tenant or key: open letters, and which ones a redrive is to name."""
+
+    kind: Kind
+    name: str
+    letters: int
+    selection: Selection
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Released:
+    """The control after the release, and what was released with the letters that lie aside of each."""
+
+    control: Control
+    asides: tuple[Aside, ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -101,12 +143,18 @@ class Plan:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JobView:
-    """A redrive job, the first of the letters it skipped and why, the ids nobody knew, and how many came back."""
+    """A redrive job, the first of the letters it skipped and why, the ids nobody knew, and how many came back within
+    the last minute. `outcomes`: what became of the letters it sent; of those without an outcome, `waiting` may still
+    get one, and `unknown` most likely never will.
+    """
 
     job: Job
     skipped: tuple[Skip, ...] = ()
     missing: tuple[str, ...] = ()
     returned: Returned | None = None
+    outcomes: Outcomes = NO_OUTCOMES
+    waiting: int = 0
+    unknown: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

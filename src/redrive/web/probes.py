@@ -81,7 +81,8 @@ class Probes:
         obstacles = await self.readiness.obstacles()
         reasons = [{"code": o.code, "text": o.text, "queue": o.queue} for o in obstacles]
         return JSONResponse(
-            {"ready": not reasons, "app": self._app.name, "reasons": reasons}, status_code=503 if reasons else 200
+            {"ready": not reasons, "app": self._app.name, "reasons": reasons, "paused": list(self.readiness.paused)},
+            status_code=503 if reasons else 200,
         )
 
     async def _metrics(self, _request: Request) -> Response:

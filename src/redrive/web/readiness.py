@@ -35,6 +35,11 @@ class ReadinessCheck(Protocol):
         """Empty: it is ready."""
         ...
 
+    @property
+    def paused(self) -> tuple[str, ...]:
+        """Queues of this process that a person has paused, by name; no obstacle."""
+        ...
+
 
 class Readiness:
     """Watches one app. `obstacles` is empty when it is ready.
@@ -42,6 +47,9 @@ class Readiness:
     Not ready: before the app is open, while a consumer is paused because broker or store is away, while the worker
     drains, when the store cannot be read (its schema is newer, it is damaged, locked or gone), and after it would not
     take a webhook.
+
+    A queue that a person has paused is no obstacle: the process does what it is told, and a deploy must not wait for
+    somebody to resume it. It is `paused`, and shown beside.
     """
 
     def __init__(self, app: Redrive) -> None:
@@ -52,6 +60,7 @@ class Readiness:
         self._asked_ms: float | None = None
         self._refused_ms: float | None = None
         self.failed_to_open: RedriveError | None = None
+        self._by_people: set[str] = set()
         app.events.subscribe(self._watch)
 
     def _watch(self, event: Event) -> None:
@@ -60,6 +69,10 @@ class Readiness:
                 self._pause(event.fields)
             case "consumer.resumed":
                 self._paused.pop(str(event.fields["queue"]), None)
+            case "queue.paused":
+                self._by_people.add(str(event.fields["queue"]))
+            case "queue.resumed":
+                self._by_people.discard(str(event.fields["queue"]))
             case "ingest.refused" if event.fields["error_code"] == BrokerUnavailableError.code:
                 self._refused_ms = self._app.clock.monotonic_ms()
             case "message.published":
@@ -75,6 +88,11 @@ class Readiness:
         queue = str(fields["queue"])
         text = f"Consuming is paused: {fields.get('error_text') or 'broker or store is away'}"
         self._paused[queue] = Obstacle(code="consumer_paused", text=text, queue=queue)
+
+    @property
+    def paused(self) -> tuple[str, ...]:
+        """See `ReadinessCheck`."""
+        return tuple(sorted(self._by_people))
 
     async def obstacles(self) -> tuple[Obstacle, ...]:
         """Why this process is not ready now, the most general reason first."""

@@ -49,12 +49,14 @@ def decide_start(
     lease_ms: Millis = WAIT_IN_PROGRESS_MAX_MS,
     expires_at: UnixMs | None,
     history: Sequence[Attempt] = (),
+    set_aside: Reason | None = None,
     now: UnixMs,
 ) -> Settlement | None:
     """What happens to a taken delivery before its handler runs: None is "run it as `attempt`".
 
     A duplicate is acknowledged; one in progress elsewhere waits and loses no attempt; one that used up its starts
-    is WORKER_LOST where its last start never ended; one past `expires_at` is EXPIRED.
+    is WORKER_LOST where its last start never ended; one past `expires_at` is EXPIRED; one that a person has `set_aside`
+    is a dead letter of that reason. None of these is an attempt.
     """
     match verdict:
         case Duplicate():
@@ -68,7 +70,7 @@ def decide_start(
     if expires_at is not None and expires_at <= now:
         text = f"The message's lifetime ended {now - expires_at} ms before attempt {attempt} could start."
         return settlement.DeadLetter(reason=Reason(code=EXPIRED, text=text))
-    return None
+    return None if set_aside is None else settlement.DeadLetter(reason=set_aside)
 
 
 def _wait_in_progress(left_ms: Millis, lease_ms: Millis) -> Millis:

@@ -8,8 +8,9 @@ from dataclasses import dataclass, replace
 
 from redrive.core.letters import ages
 from redrive.core.letters.letter import Letter, ReviewState
+from redrive.core.letters.meant import is_meant
 from redrive.core.letters.review import moves
-from redrive.core.letters.selection import OPEN_STATES, Place, Selection, cursor_at, has_headers, place_of
+from redrive.core.letters.selection import OPEN_STATES, Place, Selection, cursor_at, place_of
 from redrive.core.ports import AuditEntry, LetterStats, LetterSummary, Page, ReviewChange
 from redrive.core.units import UnixMs
 from redrive.stores.memory.groups import MemoryGroupStore
@@ -103,7 +104,7 @@ class MemoryLetterStore:
         self, selection: Selection, *, after: Place | None = None, limit: int | None = None
     ) -> list[KeptLetter]:
         """The selected letters in order of death, from behind the place `after`."""
-        matching = (kept for kept in self._kept.values() if _matches(selection, kept.letter))
+        matching = (kept for kept in self._kept.values() if is_meant(selection, kept.letter))
         later = sorted((kept for kept in matching if after is None or kept.place > after), key=lambda kept: kept.place)
         return later[:limit]
 
@@ -148,34 +149,6 @@ class MemoryLetterStore:
             for step in steps
         )
         return None
-
-
-def _matches(selection: Selection, letter: Letter) -> bool:
-    wanted = (
-        (selection.reason_code, letter.reason.code),
-        (selection.error_type, letter.error_type),
-        (selection.error_code, letter.error_code),
-        (selection.fingerprint, letter.fingerprint),
-        (selection.tenant, letter.message.tenant),
-        (selection.key, letter.message.key),
-        (selection.message_type, letter.message.properties.type),
-        (selection.message_id, letter.message.id),
-    )
-    return (
-        all(want is None or want == have for want, have in wanted)
-        and (not selection.ids or letter.id in selection.ids)
-        and selection.queue in (None, letter.queue, letter.dead_letter_queue)
-        and (not selection.states or letter.state in selection.states)
-        and (selection.since is None or selection.since <= letter.dead_lettered_at)
-        and (selection.until is None or letter.dead_lettered_at < selection.until)
-        and has_headers(letter.message.headers, selection.headers)
-        and (selection.text is None or _contains(letter, selection.text))
-    )
-
-
-def _contains(letter: Letter, text: str) -> bool:
-    texts = (letter.reason.text, letter.message.id, letter.message.key or "")
-    return any(text.lower() in candidate.lower() for candidate in texts)
 
 
 def _summary(letter: Letter) -> LetterSummary:

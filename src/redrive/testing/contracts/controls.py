@@ -7,7 +7,7 @@ from contextlib import AbstractAsyncContextManager
 
 import pytest_asyncio
 
-from redrive.core.policy.control import Control, ControlStore
+from redrive.core.policy.control import Control, ControlStore, Kind, Pause, Quarantine
 from redrive.core.ports import Clock
 from redrive.testing.contracts.base import Contract
 from redrive.testing.samples import HARD_NAMES
@@ -35,6 +35,20 @@ class ControlStoreContract(Contract):
         await controls.put(given)
 
         assert [given] == await controls.list()
+
+    async def test_a_pause_and_what_is_set_aside_come_back_whole(self, controls: ControlStore) -> None:
+        asides = [
+            Quarantine(kind=kind, name=name, until=9, at=7, actor=name, note=name)
+            for kind in Kind
+            for name in HARD_NAMES
+        ]
+        given = Control(queue="mail", paused=Pause(at=7, actor="ann", note="down"), quarantined=tuple(asides))
+        alone = Control(queue="audit", paused=Pause())
+
+        await controls.put(given)
+        await controls.put(alone)
+
+        assert [alone, given] == await controls.list()
 
     async def test_the_last_one_of_a_queue_holds(self, controls: ControlStore) -> None:
         await controls.put(Control(queue="mail", batch=5))

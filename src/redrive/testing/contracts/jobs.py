@@ -15,7 +15,7 @@ import pytest_asyncio
 from redrive.core.letters.letter import ReviewState
 from redrive.core.letters.selection import OPEN_STATES, Selection
 from redrive.core.ports import Clock, JobStore, LetterStore, ReviewChange
-from redrive.core.redrive import ItemState, Job, JobCounts, JobOptions, JobState
+from redrive.core.redrive import ItemState, Job, JobCounts, JobOptions, JobState, Outcomes
 from redrive.errors import LeaseLostError
 from redrive.testing.clock import FAKE_EPOCH
 from redrive.testing.contracts.base import Contract
@@ -395,3 +395,76 @@ class JobStoreContract(Contract):
         await self.acquire(jobs)
 
         assert "job-2" == await self.holder(letters, name)
+
+    # ------------------------------------------------------------------------------- paused, progress, outcomes
+
+    async def test_what_a_runner_keeps_is_there_for_the_next(self, jobs: JobStore, letters: LetterStore) -> None:
+        await letters.put([letter("a")])
+        await jobs.create(job())
+        taken = await self.acquire(jobs)
+        assert await jobs.save(replace(taken, progress='{"a": [1, "\\u0000 界"]}'), lease_ms=self.lease_ms)
+        staged = await jobs.stage(replace(taken, progress=None), limit=10)
+        assert staged.progress == '{"a": [1, "\\u0000 界"]}'
+        assert await jobs.save(replace(staged, state=JobState.ABORTED), lease_ms=0)
+
+        again = await self.acquire(jobs, owner="r2")
+
+        assert '{"a": [1, "\\u0000 界"]}' == again.progress
+
+    async def test_a_paused_job_keeps_its_letters_and_waits_for_a_person(
+        self, jobs: JobStore, letters: LetterStore
+    ) -> None:
+        await letters.put([letter("a"), letter("b")])
+        await jobs.create(job())
+        staged = await jobs.stage(await self.acquire(jobs), limit=10)
+
+        assert await jobs.save(replace(staged, state=JobState.PAUSED, error="paused by ann"), lease_ms=0)
+
+        assert not await jobs.save(staged, lease_ms=self.lease_ms)
+        assert await jobs.acquire(None, owner="r2", lease_ms=self.lease_ms) is None
+        assert ["job-1", "job-1"] == [
+            each.outstanding_job for each in (await letters.find(Selection(), limit=9)).letters
+        ]
+        other = await jobs.create(job("job-2"))
+        skipped = await jobs.stage(await self.acquire(jobs, other.id), limit=10)
+        assert 2 == skipped.counts.skipped
+        resumed = await self.acquire(jobs, owner="r2")
+        assert (JobState.RUNNING, 2, None) == (resumed.state, resumed.counts.pending, resumed.error)
+
+    async def test_a_paused_job_that_is_aborted_frees_its_letters(self, jobs: JobStore, letters: LetterStore) -> None:
+        await letters.put([letter("a")])
+        await jobs.create(job())
+        staged = await jobs.stage(await self.acquire(jobs), limit=10)
+        assert await jobs.save(replace(staged, state=JobState.PAUSED), lease_ms=0)
+        paused = await jobs.get("job-1")
+        assert paused is not None
+
+        assert await jobs.save(replace(paused, state=JobState.ABORTED), lease_ms=0)
+
+        assert [None] == [each.outstanding_job for each in (await letters.find(Selection(), limit=9)).letters]
+
+    async def test_what_became_of_sent_letters_is_told(self, jobs: JobStore, letters: LetterStore) -> None:
+        names = ("a", "b", "c", "d")
+        await letters.put([letter(name, died_at=FAKE_EPOCH - 10 + at) for at, name in enumerate(names)])
+        await jobs.create(job(created_at=FAKE_EPOCH))
+        staged = await jobs.stage(await self.acquire(jobs), limit=10)
+        items = await jobs.items("job-1", state=None, limit=10)
+        assert await jobs.record(staged, [replace(item, state=ItemState.SENT) for item in items[:3]])
+        for name, state in (("a", ReviewState.CLOSED), ("b", ReviewState.REPLAYED), ("c", ReviewState.REPLAYED)):
+            change = ReviewChange(letter_id=name, to=state, actor="redrive", at=FAKE_EPOCH)
+            assert await letters.review([change]) == [None]
+        await letters.put(
+            [
+                letter("b2", died_at=FAKE_EPOCH + 5, previous="b"),
+                letter("x2", died_at=FAKE_EPOCH + 5, previous="another"),
+                letter("c1", died_at=FAKE_EPOCH - 5, previous="c"),
+            ]
+        )
+
+        whole = await jobs.outcomes("job-1")
+        some = await jobs.outcomes("job-1", positions=[1, 2])
+        nobody = await jobs.outcomes("never made")
+
+        assert Outcomes(sent=3, succeeded=1, failed_again=1) == whole
+        assert Outcomes(sent=2, succeeded=0, failed_again=1) == some
+        assert Outcomes() == nobody

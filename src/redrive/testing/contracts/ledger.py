@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import AsyncIterator, Sequence
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, ClassVar
 
 import pytest
 import pytest_asyncio
@@ -142,6 +142,9 @@ def every_end(clock: Clock) -> tuple[Settlement, ...]:
 
 class LedgerContract(LedgerBase):
     """Subclass, say how to `make` a ledger, inherit the tests. Redrives are in `ForwardContract`."""
+
+    mark: ClassVar[str] = "?"
+    """How the store's SQL marks a value in a statement."""
 
     # ------------------------------------------------------------------------------------------------- publishing
 
@@ -484,7 +487,7 @@ class LedgerContract(LedgerBase):
 
         async with parts.ledger.transaction(end) as transaction:
             transaction.execute("CREATE TABLE effects (name TEXT)")
-            transaction.execute("INSERT INTO effects VALUES (?)", ("paid",))
+            transaction.execute(f"INSERT INTO effects VALUES ({self.mark})", ("paid",))
             transaction.publish(outgoing("next", queue="billing"))
         await self.settle_committed(parts, end)
 
@@ -523,7 +526,7 @@ class LedgerContract(LedgerBase):
 
         with pytest.raises(RuntimeError, match="in between"):  # noqa: PT012 - what comes before it is the point
             async with parts.ledger.transaction(self.end(second)) as transaction:
-                transaction.execute("INSERT INTO effects VALUES (?)", ("paid",))
+                transaction.execute(f"INSERT INTO effects VALUES ({self.mark})", ("paid",))
                 transaction.publish(outgoing("next", queue="billing"))
                 raise RuntimeError("in between")
 
@@ -549,7 +552,7 @@ class LedgerContract(LedgerBase):
 
         with pytest.raises(LeaseLostError):
             async with parts.ledger.transaction(self.end(lost)) as transaction:
-                transaction.execute("INSERT INTO effects VALUES (?)", ("paid",))
+                transaction.execute(f"INSERT INTO effects VALUES ({self.mark})", ("paid",))
 
         assert [] == list(await self.effects(parts))
         assert [True] == await parts.ledger.commit([self.end(current)])

@@ -9,5 +9,6 @@
 
 `rabbitmq` starts and ends nodes and hands out virtual hosts; `rabbitmq_install` finds the programs, and
 `python -m redrive.testing.servers` gets them where that is allowed. `proxy` stands between a client and a server and
-breaks the connection in every way a network does. `redis` and `redis_install` do the same for Redis and Valkey.
+breaks the connection in every way a network does. `redis` and `redis_install` do the same for Redis and Valkey,
+`postgres` and `postgres_install` for PostgreSQL.
 """

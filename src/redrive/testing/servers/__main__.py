@@ -13,6 +13,8 @@ from functools import partial
 
 from redrive.testing.servers import debian
 from redrive.testing.servers.node_install import MAJORS, install_bullmq, installed_bullmq
+from redrive.testing.servers.postgres_install import PACKAGE as POSTGRES
+from redrive.testing.servers.postgres_install import installed_postgres
 from redrive.testing.servers.processes import ServerFailed
 from redrive.testing.servers.promtool import PACKAGE, installed_promtool, promtool_folder
 from redrive.testing.servers.rabbitmq_install import installed, rabbitmq_4_folder
@@ -21,7 +23,7 @@ from redrive.testing.servers.redis_install import installed_redis, valkey_8_fold
 
 def main() -> int:
     """Get what is missing, one line on stdout per server."""
-    missing = [not _has_promtool(), not _has_rabbitmq(), not _has_redis(), not _has_node()]
+    missing = [not _has_promtool(), not _has_rabbitmq(), not _has_redis(), not _has_node(), not _has_postgres()]
     return int(any(missing) and os.environ.get("CI") == "true")
 
 
@@ -68,6 +70,20 @@ def _has_redis() -> bool:
     if not found:
         _say("Redis: none. Install redis-server, or set REDRIVE_TEST_REDIS; tests that need it are skipped.")
     return bool(found)
+
+
+def _has_postgres() -> bool:
+    if os.environ.get("REDRIVE_TEST_POSTGRES"):
+        _say("PostgreSQL: the one of REDRIVE_TEST_POSTGRES")
+        return True
+    if installed_postgres() is None:
+        _try_to(f"install the package {POSTGRES}", lambda: debian.install(POSTGRES))
+    found = installed_postgres()
+    if found is None:
+        _say("PostgreSQL: none. Install postgresql, or set REDRIVE_TEST_POSTGRES; tests that need it are skipped.")
+    else:
+        _say(f"{found}: {found.programs}")
+    return found is not None
 
 
 def _has_node() -> bool:

@@ -1,0 +1,173 @@
+"""Letters: store, read one, review, prune. Lists and counts are in search.py; triggers count (sql/001_start.sql).
+
+Every function runs inside the caller's transaction. A list never touches redrive_letter_content, where the bodies are.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Any, Final
+
+from redrive.core.letters.letter import Letter
+from redrive.core.letters.review import moves
+from redrive.core.letters.selection import Selection
+from redrive.core.ports import AuditEntry, ReviewChange
+from redrive.core.text import clean
+from redrive.core.units import UnixMs
+from redrive.postgres import groups
+from redrive.postgres.database import Tx
+from redrive.postgres.rows import (
+    CONTENT_COLUMNS,
+    CONTENT_TYPES,
+    REVIEW_NUMBER,
+    REVIEW_STATES,
+    SUMMARY_COLUMNS,
+    SUMMARY_TYPES,
+    SUMMARY_WIDTH,
+    content_row,
+    letter_from,
+    summary_row,
+)
+from redrive.postgres.search import where
+from redrive.postgres.values import columns_of, text_in, unnest
+
+FOLD_EVERY: Final = 512
+"""So many letters stored, and the rows that count them are made few again."""
+MAX_FOLDED: Final = 100_000
+FOLD_LOCK: Final = 7_233_746_702
+_CONTENT_WIDTH: Final = len(CONTENT_TYPES.split())
+
+_PUT: Final = (
+    f"WITH given AS (SELECT * FROM {unnest(f'{SUMMARY_TYPES} {CONTENT_TYPES}')} WITH ORDINALITY "  # noqa: S608 - constants
+    f"AS g ({SUMMARY_COLUMNS}, {CONTENT_COLUMNS}, header_texts, place)), "
+    f"fresh AS (INSERT INTO @letter ({SUMMARY_COLUMNS}) SELECT {SUMMARY_COLUMNS} FROM given ORDER BY place "
+    "ON CONFLICT (id) DO NOTHING RETURNING seq, id), "
+    f"content AS (INSERT INTO @letter_content (seq, {CONTENT_COLUMNS}, header_texts) "
+    f"SELECT fresh.seq, {CONTENT_COLUMNS}, header_texts FROM fresh JOIN given USING (id)) "
+    "SELECT id, seq FROM fresh"
+)
+
+
+def put(tx: Tx, batch: Sequence[Letter]) -> int:
+    """Store letters, in one statement; one whose id is there already stays as it is. The highest new row; 0 for none.
+
+    Killed at any point: all of the batch is there, or nothing.
+    """
+    first = {letter.id: letter for letter in reversed(batch)}
+    letters = list(reversed(first.values()))
+    columns = [
+        *columns_of([summary_row(letter) for letter in letters], SUMMARY_WIDTH),
+        *columns_of([content_row(letter) for letter in letters], _CONTENT_WIDTH),
+    ]
+    fresh: dict[str, int] = dict(tx.execute(_PUT, columns).fetchall())
+    groups.reopen(tx, [letter for letter in letters if text_in(letter.id) in fresh])
+    return max(fresh.values(), default=0)
+
+
+def fold(tx: Tx) -> None:
+    """Make few rows of redrive_letter_count of many, unless another process is at it."""
+    is_mine = tx.execute("SELECT pg_try_advisory_xact_lock(%s)", (FOLD_LOCK,)).fetchone()
+    if is_mine is not None and is_mine[0]:
+        tx.execute(
+            "WITH gone AS (DELETE FROM @letter_count WHERE ctid = ANY (ARRAY(SELECT ctid FROM @letter_count LIMIT %s)) "
+            "RETURNING what, name, count) INSERT INTO @letter_count (what, name, count) "
+            "SELECT what, name, sum(count) FROM gone GROUP BY 1, 2 HAVING sum(count) <> 0",
+            (MAX_FOLDED,),
+        )
+
+
+def get(tx: Tx, letter_id: str) -> tuple[Letter, tuple[AuditEntry, ...]] | None:
+    """The whole letter and what was done to it, oldest first."""
+    row = tx.execute(
+        f"SELECT l.seq, {SUMMARY_COLUMNS}, {CONTENT_COLUMNS} FROM @letter l "  # noqa: S608 - constants
+        "JOIN @letter_content c ON c.seq = l.seq WHERE l.id = %s",
+        (text_in(letter_id),),
+    ).fetchone()
+    if row is None:
+        return None
+    trail = tx.execute("SELECT at, actor, action, note FROM @audit WHERE letter_seq = %s ORDER BY id", (row[0],))
+    entries = tuple(
+        AuditEntry(letter_id=letter_id, at=at, actor=actor, action=action, note=note)
+        for at, actor, action, note in trail
+    )
+    return letter_from(row[1:]), entries
+
+
+def review(tx: Tx, batch: Sequence[ReviewChange]) -> list[str | None]:
+    """Move letters as the review table allows, each step audited; else why not."""
+    answers: list[str | None] = []
+    for part in _rounds(batch):
+        answers += _review_round(tx, part)
+    return answers
+
+
+def _rounds(batch: Sequence[ReviewChange]) -> Iterable[list[ReviewChange]]:
+    """The batch in pieces that name no letter twice: each piece is one step for all of its letters."""
+    part: list[ReviewChange] = []
+    seen: set[str] = set()
+    for change in batch:
+        if change.letter_id in seen:
+            yield part
+            part, seen = [], set()
+        part.append(change)
+        seen.add(change.letter_id)
+    if part:
+        yield part
+
+
+def _review_round(tx: Tx, part: Sequence[ReviewChange]) -> list[str | None]:
+    rows = tx.execute(
+        "SELECT id, seq, state FROM @letter WHERE id = ANY (%s) ORDER BY seq FOR UPDATE",
+        ([text_in(change.letter_id) for change in part],),
+    )
+    there = {row[0]: (row[1], row[2]) for row in rows}
+    answers: list[str | None] = []
+    moved: list[tuple[int, int]] = []
+    trail: list[tuple[Any, ...]] = []
+    for change in part:
+        found = there.get(text_in(change.letter_id))
+        if found is None:
+            answers.append(f'no dead letter has the id "{change.letter_id}"')
+            continue
+        steps = moves(REVIEW_STATES[found[1]], change.to)
+        if isinstance(steps, str):
+            answers.append(steps)
+            continue
+        answers.append(None)
+        moved.append((found[0], REVIEW_NUMBER[steps[-1]]))
+        trail += [(found[0], change.at, clean(change.actor), str(step), clean(change.note)) for step in steps]
+    if moved:
+        tx.execute(
+            f"UPDATE @letter l SET state = g.state FROM {unnest('bigint smallint')} AS g (seq, state) "  # noqa: S608 - constants
+            "WHERE l.seq = g.seq",
+            columns_of(moved, 2),
+        )
+        tx.execute(
+            "INSERT INTO @audit (letter_seq, at, actor, action, note) SELECT g.seq, g.at, g.actor, g.action, g.note "  # noqa: S608 - constants
+            f"FROM {unnest('bigint bigint text text text')} WITH ORDINALITY "
+            "AS g (seq, at, actor, action, note, place) ORDER BY place",
+            columns_of(trail, 5),
+        )
+    return answers
+
+
+def prune(tx: Tx, *, now: UnixMs, limit: int, selection: Selection | None) -> int:
+    """Delete at most `limit` expired letters that are replayed or closed, or the selected ones that no job holds, with
+    their audit trail, oldest first.
+    """
+    if selection is None:
+        condition, values, order = "state >= 2 AND expires_at IS NOT NULL AND expires_at <= %s", [now], "expires_at"
+    else:
+        found = where(tx, selection)
+        condition, values, order = f"({found.text}) AND outstanding_job IS NULL", found.values, found.order
+    rows = tx.execute(
+        f"SELECT seq FROM @letter l WHERE {condition} ORDER BY {order} LIMIT %s FOR UPDATE SKIP LOCKED",  # noqa: S608 - constants
+        [*values, limit],
+    ).fetchall()
+    seqs = sorted(row[0] for row in rows)
+    if seqs:
+        tx.execute("DELETE FROM @letter WHERE seq = ANY (%s)", (seqs,))
+        tx.execute("DELETE FROM @letter_content WHERE seq = ANY (%s)", (seqs,))
+        tx.execute("DELETE FROM @audit WHERE letter_seq = ANY (%s)", (seqs,))
+    fold(tx)
+    return len(seqs)

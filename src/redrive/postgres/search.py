@@ -1,0 +1,235 @@
+"""Lists and counts of letters: a `Selection` as SQL that walks one index in order of death.
+
+Every index on redrive_letter ends in (dead_lettered_at, seq), so a page is a range read in the right order, however
+many letters there are. Which index is used is decided here and not by the planner: the most telling condition leads,
+written as its index has it (`left(tenant, 100) = …`); every other one is written plainly, and no index has that. Where
+nothing leads, the order itself is written as the one index has it that has no leading column (`dead_lettered_at + 0`).
+
+Text is looked for in the letters that the other conditions leave, in order: a rare text in a million letters costs a
+walk over their summaries. So does a header, which lies with the content: they belong beside other conditions.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+from psycopg.types.json import Jsonb
+
+from redrive.core.letters.ages import AGE_BOUNDS_MS, Ages
+from redrive.core.letters.selection import OPEN_STATES, Place, Selection, cursor_at, place_of
+from redrive.core.ports import LetterStats, LetterSummary, Page
+from redrive.core.units import UnixMs
+from redrive.postgres.database import Tx
+from redrive.postgres.rows import REVIEW_NUMBER, REVIEW_STATES, SUMMARY_COLUMNS, summary_from
+from redrive.postgres.values import text_in, text_out
+
+NO_TENANT: Final = "-"
+"""A letter without a tenant counts as this one."""
+
+
+@dataclass(slots=True)
+class Where:
+    """A condition, its values, and the order that the index of its leading column has."""
+
+    conditions: list[str] = field(default_factory=list)
+    values: list[Any] = field(default_factory=list)
+    is_led: bool = False
+
+    def equal(self, column: str, value: str | None) -> None:
+        """The first one leads."""
+        if value is None:
+            return
+        text = text_in(value)
+        if not self.is_led:
+            self.conditions.append(f"left({column}, 100) = left(%s, 100)")
+            self.values.append(text)
+            self.is_led = True
+        self.filter(f"{column} = %s", text)
+
+    def filter(self, condition: str, *values: Any) -> None:
+        """One condition that never leads."""
+        self.conditions.append(condition)
+        self.values.extend(values)
+
+    @property
+    def died(self) -> str:
+        """The time of death, as the index that is walked has it."""
+        return "dead_lettered_at" if self.is_led else "(dead_lettered_at + 0)"
+
+    @property
+    def order(self) -> str:
+        return f"{self.died}, seq"
+
+    @property
+    def text(self) -> str:
+        return " AND ".join(self.conditions) or "true"
+
+
+def where(tx: Tx, selection: Selection) -> Where:
+    """The condition of this selection on `@letter l`."""
+    found = Where()
+    if selection.ids:
+        found.filter("id = ANY (%s)", [text_in(letter_id) for letter_id in selection.ids])
+        found.is_led = True
+    # Most telling first: the first one given leads.
+    for column in ("message_id", "key", "fingerprint", "error_code", "tenant", "error_type", "message_type"):
+        found.equal(column, getattr(selection, column))
+    found.equal("reason_code", selection.reason_code)
+    if selection.queue is not None:
+        _add_queue(tx, found, selection.queue)
+    if selection.states:
+        _add_states(found, selection)
+    if selection.since is not None:
+        found.filter(f"{found.died} >= %s", selection.since)
+    if selection.until is not None:
+        found.filter(f"{found.died} < %s", selection.until)
+    if selection.text is not None:
+        _add_text(found, selection.text)
+    if selection.headers:
+        _add_headers(found, selection)
+    return found
+
+
+def _add_queue(tx: Tx, found: Where, queue: str) -> None:
+    # An OR over two columns would lose the order of an index. A name is nearly always one or the other.
+    name = text_in(queue)
+    columns = [
+        column
+        for column in ("queue", "dead_letter_queue")
+        if tx.execute(
+            f"SELECT 1 FROM @letter WHERE left({column}, 100) = left(%s, 100) AND {column} = %s LIMIT 1",  # noqa: S608
+            (name, name),
+        ).fetchone()
+    ]
+    if len(columns) == 1:
+        found.equal(columns[0], queue)
+    else:
+        found.filter("(queue = %s OR dead_letter_queue = %s)", name, name)
+
+
+def _add_states(found: Where, selection: Selection) -> None:
+    states = sorted(REVIEW_NUMBER[state] for state in selection.states)
+    if len(states) == 1 and not found.is_led:
+        found.filter("state + 0 = %s", states[0])
+        found.is_led = True
+    elif selection.states == OPEN_STATES:
+        found.filter("state <= 1")
+    else:
+        found.filter("state = ANY (%s)", states)
+
+
+def _add_text(found: Where, text: str) -> None:
+    wanted = text_in(text.lower())
+    columns = ("reason_text", "message_id", "coalesce(key, '')")
+    found.filter(f"({' OR '.join(f'strpos(lower({column}), %s) > 0' for column in columns)})", *[wanted] * len(columns))
+
+
+def _add_headers(found: Where, selection: Selection) -> None:
+    wanted = [Jsonb({text_in(name): text_in(value)}) for name, value in selection.headers]
+    held = " AND ".join(["c.header_texts @> %s"] * len(wanted))
+    found.filter(
+        f"EXISTS (SELECT 1 FROM @letter_content c WHERE c.seq = l.seq AND {held})",  # noqa: S608 - constants
+        *wanted,
+    )
+
+
+def walk(
+    tx: Tx, selection: Selection, *, after: Place | None, up_to: int | None, limit: int
+) -> Iterator[tuple[Place, LetterSummary]]:
+    """Selected letters in order of death from behind `after`. `up_to`: only rows that were there by then."""
+    found = where(tx, selection)
+    if after is not None:
+        found.filter(f"({found.died}, seq) > (%s, %s)", *after)
+    if up_to is not None:
+        found.filter("seq + 0 <= %s", up_to)
+    rows = tx.execute(
+        f"SELECT dead_lettered_at, seq, {SUMMARY_COLUMNS} FROM @letter l WHERE {found.text} "  # noqa: S608 - constants
+        f"ORDER BY {found.order} LIMIT %s",
+        [*found.values, limit],
+    )
+    for row in rows:
+        yield (row[0], row[1]), summary_from(row[2:])
+
+
+def find(tx: Tx, selection: Selection, *, limit: int, cursor: str | None) -> Page:
+    """One page and the cursor of the next."""
+    after = None if cursor is None else place_of(cursor)
+    found = list(walk(tx, selection, after=after, up_to=None, limit=limit + 1))
+    page = found[:limit]
+    is_more = len(found) > limit and page
+    return Page(letters=tuple(letter for _, letter in page), cursor=cursor_at(page[-1][0]) if is_more else None)
+
+
+_COUNTED: Final = ("state", "queue", "reason_code", "fingerprint", "tenant")
+"""By the number in redrive_letter_count.what."""
+_Counts = list[dict[str, int]]
+
+
+def stats(tx: Tx, selection: Selection, *, top: int, ages_at: UnixMs | None = None) -> LetterStats:
+    """Counts over the selection. Of all letters they are kept; of a selection they are one walk."""
+    found = where(tx, selection)
+    is_all = selection == Selection()
+    counts, oldest_at = _count_all(tx) if is_all else _count_some(tx, found)
+    by_state = {str(REVIEW_STATES[int(number)]): count for number, count in counts[0].items()}
+    return LetterStats(
+        total=sum(by_state.values()),
+        by_state=_largest(by_state, top),
+        by_queue=_largest(counts[1], top),
+        by_reason=_largest(counts[2], top),
+        by_group=_largest(counts[3], top),
+        by_tenant=_largest(counts[4], top),
+        oldest_at=oldest_at,
+        ages=None if ages_at is None else _ages(tx, found, now=ages_at),
+    )
+
+
+def _count_all(tx: Tx) -> tuple[_Counts, UnixMs | None]:
+    counts: _Counts = [{} for _ in _COUNTED]
+    for what, name, count in tx.execute(
+        "SELECT what, name, sum(count)::bigint FROM @letter_count GROUP BY 1, 2 HAVING sum(count) > 0"
+    ):
+        counts[what][text_out(name) or NO_TENANT] = counts[what].get(text_out(name) or NO_TENANT, 0) + count
+    row = tx.execute("SELECT dead_lettered_at FROM @letter WHERE state <= 1 ORDER BY dead_lettered_at + 0, seq LIMIT 1")
+    oldest = row.fetchone()
+    return counts, None if oldest is None else oldest[0]
+
+
+def _count_some(tx: Tx, found: Where) -> tuple[_Counts, UnixMs | None]:
+    # One walk for all counts, since the condition may be dear; the combinations that occur are few.
+    counts: _Counts = [{} for _ in _COUNTED]
+    oldest: UnixMs | None = None
+    rows = tx.execute(
+        f"SELECT {', '.join(_COUNTED)}, count(*), min(dead_lettered_at) FROM @letter l "  # noqa: S608 - constants
+        f"WHERE {found.text} GROUP BY {', '.join(_COUNTED)}",
+        found.values,
+    )
+    for *names, count, died_at in rows:
+        for place, name in enumerate(names):
+            text = NO_TENANT if name is None else text_out(str(name)) or NO_TENANT
+            counts[place][text] = counts[place].get(text, 0) + count
+        if REVIEW_STATES[names[0]] in OPEN_STATES and (oldest is None or died_at < oldest):
+            oldest = died_at
+    return counts, oldest
+
+
+def _ages(tx: Tx, found: Where, *, now: UnixMs) -> Ages:
+    # One walk; each row is compared with one bound after the other until it fits.
+    steps = " ".join(
+        f"WHEN dead_lettered_at >= {now - bound} THEN {place}" for place, bound in enumerate(AGE_BOUNDS_MS)
+    )
+    rows = tx.execute(
+        f"SELECT CASE {steps} ELSE {len(AGE_BOUNDS_MS)} END, count(*), "  # noqa: S608 - numbers
+        f"sum(greatest(0, {now} - dead_lettered_at))::bigint FROM @letter l WHERE {found.text} GROUP BY 1",
+        found.values,
+    ).fetchall()
+    counts = {place: count for place, count, _ in rows}
+    return Ages(
+        counts=tuple(counts.get(place, 0) for place in range(len(AGE_BOUNDS_MS) + 1)),
+        total_ms=sum(total for _, _, total in rows),
+    )
+
+
+def _largest(counts: dict[str, int], top: int) -> dict[str, int]:
+    return dict(sorted(counts.items(), key=lambda entry: (-entry[1], entry[0]))[:top])

@@ -1,0 +1,200 @@
+"""A redrive with a canary: a few letters first, with a real worker that shows what becomes of them; and pauses."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+
+import pytest
+
+from redrive import DeadLetter, Redrive
+from redrive.core.letters.canary import progress_from_json
+from redrive.core.letters.letter import ReviewState
+from redrive.core.letters.selection import Selection
+from redrive.core.redrive import Job, JobOptions, JobState
+from redrive.errors import TransitionError
+from redrive.runtime.redriver import Redriver
+from redrive.service import Service
+from redrive.testing.samples import letter, message
+from tests.service.test_with_worker import until, working
+
+LETTERS = 200
+CANARY = 20
+WATCH_MS = 30_000
+
+
+@pytest.fixture(params=["memory", "sqlite"])
+def url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
+    return "memory://" if request.param == "memory" else f"sqlite:///{tmp_path / 'shop.db'}"
+
+
+def shop(url: str, *, bad: str | None) -> Redrive:
+    """An app whose handler refuses what is of the tenant `bad`; "all": everything."""
+    app = Redrive("shop", url)
+
+    @app.consumer("orders")
+    async def charge(order: dict[str, str]) -> None:
+        if bad in ("all", order["tenant"]):
+            raise DeadLetter("still broken")
+
+    return app
+
+
+async def fill(app: Redrive, *, tenants: int = 10, keys: int = LETTERS) -> None:
+    """Dead letters of so many tenants, in turn, and the queue they came from."""
+    await app.backend.broker.receive("orders", limit=1, lease_ms=1_000, worker="w", wait_ms=0)
+    now = app.clock.now()
+    await app.backend.letters.put(
+        [
+            letter(
+                f"dl_{number:03}",
+                died_at=now - 60_000 + number,
+                fingerprint=f"fp-{number % 3}",
+                message=message(
+                    f"m-{number:03}",
+                    key=f"k-{number % keys}",
+                    tenant=f"t{number % tenants}",
+                    body=f'{{"tenant":"t{number % tenants}"}}'.encode(),
+                ),
+            )
+            for number in range(LETTERS)
+        ]
+    )
+
+
+async def states(service: Service) -> list[ReviewState]:
+    page = await service.letters(Selection(ids=tuple(f"dl_{number:03}" for number in range(LETTERS))), limit=1_000)
+    return [each.state for each in page.letters]
+
+
+async def send(service: Service, **options: object) -> Job:
+    given = {"canary": CANARY, "canary_watch_ms": WATCH_MS, **options}
+    view = await service.redrive(Selection(queue="orders"), JobOptions(**given), actor="ann")  # type: ignore[arg-type]
+    return view.job
+
+
+async def test_a_canary_that_is_processed_lets_the_rest_go(url: str) -> None:
+    app = shop(url, bad=None)
+    async with working(app) as service:
+        await fill(app)
+        job = await send(service)
+
+        assert (JobState.DONE, LETTERS, 0) == (job.state, job.counts.sent, job.counts.pending)
+        progress = progress_from_json(job.progress)
+        assert progress is not None
+        assert (CANARY, LETTERS) == (len(progress.positions), sum(progress.sent.values()))
+        assert {number % 10 for number in progress.positions} == set(range(10))
+
+
+async def test_a_canary_that_fails_again_stops_the_job_by_itself(url: str) -> None:
+    app = shop(url, bad="all")
+    async with working(app) as service:
+        await fill(app)
+        job = await send(service)
+        view = await service.job(job.id)
+
+        assert job.state is JobState.ABORTED
+        assert "stopped by its canary" in str(job.error)
+        assert job.counts.sent <= CANARY
+        assert view.outcomes.failed_again > 0
+        assert (await states(service)).count(ReviewState.PENDING) == LETTERS - job.counts.sent
+
+
+async def test_one_bad_tenant_of_ten_is_enough_to_stop(url: str) -> None:
+    app = shop(url, bad="t7")
+    async with working(app) as service:
+        await fill(app)
+        job = await send(service)
+
+        assert job.state is JobState.ABORTED
+        assert job.counts.sent <= CANARY
+
+
+async def test_a_job_whose_canary_nobody_processes_is_held_up_and_goes_on_when_told(url: str) -> None:
+    app = shop(url, bad=None)
+    async with app:
+        service = Service(app)
+        await fill(app)
+        job = await send(service, canary_watch_ms=50)
+
+        assert (JobState.PAUSED, CANARY) == (job.state, job.counts.sent)
+        assert "Is the consumer running?" in str(job.error)
+        assert await app.backend.jobs.acquire(None, owner="upkeep", lease_ms=1_000) is None
+
+        worker = app.worker()
+        running = asyncio.create_task(worker.run())
+        try:
+            done = (await service.resume(job.id)).job
+        finally:
+            worker.stop()
+            await running
+        assert (JobState.DONE, LETTERS) == (done.state, done.counts.sent)
+
+
+async def test_the_next_runner_goes_on_with_the_same_canary(url: str) -> None:
+    app = shop(url, bad=None)
+    async with app:
+        service = Service(app)
+        await fill(app)
+        options = JobOptions(canary=CANARY, canary_watch_ms=WATCH_MS, rate_per_s=20, limit=3 * CANARY)
+        view = await service.redrive(Selection(queue="orders"), options, actor="ann", run=False)
+        seen: list[Job] = []
+        first = Redriver(app.backend, app.clock, app.events)
+        runner = asyncio.create_task(first.run(view.job.id, owner="first", on_progress=seen.append))
+        await until(lambda: seen and seen[-1].counts.sent)
+        runner.cancel()
+        await asyncio.gather(runner, return_exceptions=True)
+        stored = (await service.job(view.job.id)).job
+
+        worker = app.worker()
+        running = asyncio.create_task(worker.run())
+        try:
+            await service.abort(view.job.id, actor="ann")
+            done = (await service.resume(view.job.id)).job
+        finally:
+            worker.stop()
+            await running
+
+        assert 0 < stored.counts.sent < CANARY
+        before, after = progress_from_json(stored.progress), progress_from_json(done.progress)
+        assert before is not None
+        assert after is not None
+        assert before.positions == after.positions
+        assert (JobState.DONE, 3 * CANARY) == (done.state, done.counts.sent)
+
+
+async def test_a_letter_that_goes_first_overtakes_none_of_its_key(url: str) -> None:
+    app = shop(url, bad=None)
+    async with working(app) as service:
+        await fill(app, keys=50)
+        job = await send(service)
+
+        progress = progress_from_json(job.progress)
+        assert progress is not None
+        assert max(progress.positions) < 50
+
+
+async def test_a_paused_job_keeps_its_letters_until_it_is_resumed(url: str) -> None:
+    app = shop(url, bad=None)
+    async with app:
+        service = Service(app)
+        await fill(app)
+        view = await service.redrive(Selection(queue="orders"), JobOptions(rate_per_s=10), actor="ann", run=False)
+        runner = asyncio.create_task(service.resume(view.job.id))
+        async with asyncio.timeout(60):
+            while (await service.job(view.job.id)).job.counts.sent == 0:
+                await asyncio.sleep(0.01)  # sleep: the runner works in between
+
+        paused = (await service.pause(view.job.id, actor="bob", note="the bank is down")).job
+        ended = (await runner).job
+        other = await service.redrive(Selection(queue="orders"), actor="eve")
+
+        assert (JobState.PAUSED, "paused by bob: the bank is down") == (paused.state, paused.error)
+        assert ended.state is JobState.PAUSED
+        assert (0, paused.counts.pending) == (other.job.counts.sent, other.job.counts.skipped)
+        assert view.job.id in other.skipped[0].why
+        with pytest.raises(TransitionError):
+            await service.pause(view.job.id, actor="bob")
+        await service.abort(view.job.id, actor="bob")
+        again = await service.redrive(Selection(queue="orders"), actor="eve")
+        assert again.job.counts.sent == paused.counts.pending
