@@ -97,6 +97,11 @@ async def abort_job(call: Call) -> Any:
     return _document(await call.service.abort(call.path["job_id"], actor=call.actor, note=call.body.note))
 
 
+async def pause_job(call: Call) -> Any:
+    """Hold it up until it is resumed; it keeps its letters."""
+    return _document(await call.service.pause(call.path["job_id"], actor=call.actor, note=call.body.note))
+
+
 async def resume_job(call: Call) -> Response:
     """Go on with it. Answers at once; nothing already sent is sent again."""
     service, job_id = call.service, call.path["job_id"]
