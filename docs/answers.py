@@ -46,9 +46,6 @@ def page() -> str:
 def answers() -> dict[str, Any]:
     """An example of each answer, by the command that gives it."""
     error = NotFoundError('No dead letter has the id "dl_1".', hint="See: redrive dlq list")
-    queue = service.QueueView(
-        queue="orders", ready=2, scheduled=1, leased=1, dead=3, oldest_ready_at=AT, is_consumed=True
-    )
     return {
         "`redrive dlq list`": views.page_document(Page(letters=(_summary(),), cursor="b3BhcXVl")),
         "`redrive dlq show`": views.letter_view_document(_letter()),
@@ -68,6 +65,7 @@ def answers() -> dict[str, Any]:
         "`redrive dlq prune`": {"dry_run": False, "removed": 12, "spared": 3, "archive": None},
         "`redrive dlq archives`": {"archives": [views.archive_document(_archive())]},
         "`redrive dlq erase`": {"dry_run": False, **views.erasure_document(_erasure())},
+        "`redrive top`": views.overview_document(_overview()),
         "`redrive queues tenants`": views.standings_document("mail", _standings()),
         "`redrive queues pause`, `resume`, `quarantine`": views.control_view_document(_held()),
         "`redrive queues release`": views.released_document(_released()),
@@ -78,7 +76,7 @@ def answers() -> dict[str, Any]:
         ),
         "`redrive doctor`": _doctor().document(),
         "`redrive publish`": views.receipt_document(service.Receipt(queue="orders", published=3, duplicates=1)),
-        "`redrive queues list`": {"queues": [views.queue_document(queue)]},
+        "`redrive queues list`": {"queues": [views.queue_document(_queue())]},
         "`redrive backup`": {"file": "saved.db", "bytes": 4_096},
         "`redrive restore`": views.restored_document(_restored()),
         "`redrive up`, `work`, `serve`": {
@@ -121,6 +119,24 @@ def _released() -> service.Released:
 def _archive() -> ArchiveFile:
     path = Path("redrive-archive/orders.dead_2023-11-14_web-1.jsonl")
     return ArchiveFile(path=path, size_bytes=4_096, letters=12, unreadable=0, oldest_at=AT, newest_at=AT)
+
+
+def _queue() -> service.QueueView:
+    return service.QueueView(
+        queue="orders", ready=2, scheduled=1, leased=1, dead=3, oldest_ready_at=AT, is_consumed=True
+    )
+
+
+def _overview() -> service.Overview:
+    return service.Overview(
+        at=AT,
+        queues=(_queue(),),
+        stats=_stats(),
+        last_hour=1,
+        groups=(),
+        tenants={"mail": tuple(_standings())},
+        jobs=(_job(),),
+    )
 
 
 def _erasure() -> service.Erasure:

@@ -27,6 +27,7 @@ from redrive.service import (
     GroupView,
     JobView,
     LetterView,
+    Overview,
     Plan,
     QueueView,
     Receipt,
@@ -356,6 +357,23 @@ def archive_document(found: ArchiveFile) -> Document:
         "oldest_at": instant(found.oldest_at),
         "newest_at": instant(found.newest_at),
         "unreadable": found.unreadable,
+    }
+
+
+def overview_document(found: Overview) -> Document:
+    """What is going on at one moment."""
+    stats = found.stats
+    return {
+        "at": instant(found.at),
+        "queues": [queue_document(queue) for queue in found.queues],
+        "open_letters": stats.total,
+        "last_hour": found.last_hour,
+        "oldest_at": instant(stats.oldest_at),
+        "by_reason": stats.by_reason,
+        "by_tenant": stats.by_tenant,
+        "groups": [group_document(group) for group in found.groups],
+        "tenants": {queue: [_standing(each, waiting) for each in waiting] for queue, waiting in found.tenants.items()},
+        "jobs": [job_document(job) for job in found.jobs],
     }
 
 

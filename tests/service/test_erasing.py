@@ -231,7 +231,48 @@ def test_killed_anywhere_a_file_is_the_old_one_or_the_new_one(tmp_path: Path) ->
         assert new == path.read_bytes()
         assert [path] == list(tmp_path.iterdir()), "nothing is left beside it"
 
-    assert seen >= {True}, "the last one was let go on to its end"
+    assert {True} <= seen, "the last one was let go on to its end"
+
+
+KILLED_AT = """
+import os, signal, sys
+from pathlib import Path
+from redrive.runtime import erasing
+
+def killed(*_, **__):
+    os.kill(os.getpid(), signal.SIGKILL)
+
+at = sys.argv[2]
+if at == "before the disk":
+    os.fsync = killed
+elif at == "before the name":
+    Path.replace = killed
+else:
+    erasing._sync_folder = killed
+erasing.erase_from(Path(sys.argv[1]), lambda letter: letter.id == "dl_1")
+"""
+
+
+@pytest.mark.parametrize(
+    ("at", "left"),
+    [
+        ("before the disk", ["dl_1", "dl_2"]),
+        ("before the name", ["dl_1", "dl_2"]),
+        ("before the folder is on disk", ["dl_2"]),
+    ],
+)
+def test_killed_right_there_a_file_is_whole(tmp_path: Path, at: str, left: list[str]) -> None:
+    path = tmp_path / "a.jsonl"
+    archived(path, of("dl_1", SECRET), of("dl_2", "bob"))
+
+    ran = subprocess.run([sys.executable, "-c", KILLED_AT, str(path), at], cwd=ROOT, check=False, timeout=60)
+    found = [each.id for each in letters_in(path)]
+    erase_from(path, lambda each: each.id == "dl_1")
+
+    assert -signal.SIGKILL == ran.returncode
+    assert left == found
+    assert ["dl_2"] == [each.id for each in letters_in(path)]
+    assert [path] == list(tmp_path.iterdir()), "nothing is left beside it"
 
 
 def test_who_is_meant_is_the_same_in_files_and_stores() -> None:

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import sqlite3
+from contextlib import closing
+from pathlib import Path
+
 import pytest
 
 from redrive.core.letters.letter import ReviewState
@@ -120,3 +124,18 @@ async def test_what_matches_a_filter_is_closed_and_nothing_else(cli: Cli, shop: 
     assert closed.code == 0
     states = {each.id: each.state for each in (await shop.backend.letters.find(Selection(), limit=10)).letters}
     assert ["dl_odd"] == [name for name, state in states.items() if state is ReviewState.CLOSED]
+
+
+async def test_counts_that_went_wrong_are_found_and_corrected(cli: Cli, shop: Redrive, here: Path) -> None:
+    await put(shop, 2)
+    with closing(sqlite3.connect(here / "shop.db")) as file, file:
+        file.execute("UPDATE redrive_group SET pending = 7")
+
+    wrong = cli("dlq", "groups", *APP, "--json").json["groups"][0]["waiting"]
+    corrected = cli("dlq", "stats", *APP, "--recount")
+    again = cli("dlq", "stats", *APP, "--recount")
+
+    assert wrong == 7
+    assert "1 group" in corrected.err
+    assert "Counts are right" in again.err
+    assert cli("dlq", "groups", *APP, "--json").json["groups"][0]["waiting"] == 2

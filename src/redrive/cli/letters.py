@@ -120,6 +120,9 @@ def stats(
     *,
     filters: Filters,
     top: Annotated[int, typer.Option("--top", min=1, max=1_000, help="Entries per list.")] = TOP,
+    recount: Annotated[
+        bool, typer.Option("--recount", help="First look whether the counts of groups are right; correct them.")
+    ] = False,
     where: Where,
 ) -> None:
     """Count dead letters: by problem, queue, reason, tenant and review state.
@@ -131,6 +134,9 @@ def stats(
     selection = filters.selection()
 
     async def look(service: Service) -> tuple[LetterStats, tuple[GroupCount, ...], int]:
+        if recount:
+            wrong = await service.recount_groups()
+            note(f"The counts of {plural(wrong, 'group')} were wrong and are right now." if wrong else "Counts are right.")
         found = await service.stats(selection, top=top)
         return found, await service.group_counts(selection, limit=top), await service.died_last_hour(selection)
 

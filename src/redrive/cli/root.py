@@ -20,6 +20,7 @@ from redrive.cli import (
     serve,
     steering,
     storage,
+    top,
     topology,
     watching,
 )
@@ -30,7 +31,7 @@ SECTIONS: Final[dict[str, tuple[str, ...]]] = {
     "Send": ("publish",),
     "Dead letters": ("dlq",),
     "RabbitMQ": ("topology",),
-    "Look after": ("doctor", "alerts", "metrics", "queues", "token", "backup", "restore"),
+    "Look after": ("top", "doctor", "alerts", "metrics", "queues", "token", "backup", "restore"),
 }
 """How `redrive --help` groups the commands; a command that is in no section does not appear."""
 
@@ -96,6 +97,7 @@ app.command("work", short_help="A worker; SIGTERM drains and loses nothing")(pro
 app.command("serve", short_help="The admin API, and what the app mounts; no worker")(serve.serve)
 app.command("push", short_help="Deliver a queue to an HTTP endpoint; its status decides")(push.push)
 app.command("publish", short_help="Send a message, or a file of JSON lines")(messages.publish)
+app.command("top", short_help="Watch queues, dead letters, tenants and redrives")(top.top)
 app.command("doctor", short_help="What would lose messages, and what helps")(watching.doctor)
 app.command("alerts", short_help="What is wrong now, without Prometheus")(watching.alerts)
 app.command("metrics", short_help="The Prometheus alert rules")(watching.metrics)

@@ -328,6 +328,8 @@ class Metrics:
             "letters.archived": self._archived,
             "letters.not_archived": self._not_archived,
             "letters.removed": lambda fields: self._tally.add("records_pruned", ("letters",), fields["count"]),
+            "letters.expired": lambda fields: self._tally.add("records_pruned", ("letters",), fields["count"]),
+            "letters.erased": lambda fields: self._tally.add("records_pruned", ("letters",), fields["letters"]),
             "upkeep.pruned": lambda fields: self._tally.add("records_pruned", (str(fields["what"]),), fields["count"]),
         }
         self.collectors = CollectorRegistry(auto_describe=False)

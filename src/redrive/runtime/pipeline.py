@@ -116,8 +116,7 @@ class Pipeline:
         self._outage = Outage([consumer.queue], app.settings, clock=app.clock, events=app.events)
         self._is_paused = False
         self._is_held = False  # a person has paused the queue, or it is not known yet whether one has
-        # A commit has failed; until its ends are written nothing new is taken, whatever a take would say.
-        self._is_owing = False
+        self._is_owing = False  # a commit has failed: until its ends are written nothing new is taken
         self.handed_back = 0
         gate.add(self)
 
@@ -268,7 +267,7 @@ class Pipeline:
         else:
             self._available()
         finally:
-            # Also where it was cancelled, because the worker stops: it has taken nothing then.
+            # Also where it was cancelled, by a stop or a pause: it has taken nothing then.
             self._takes -= 1
             self._throttle.give_back(limit, len(batch))
             self.schedule_pump()

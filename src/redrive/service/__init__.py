@@ -8,11 +8,9 @@ from __future__ import annotations
 
 from redrive.service.control import ControlOperations
 from redrive.service.erasing import ErasingOperations
-from redrive.service.groups import GroupOperations
-from redrive.service.looking import LookingOperations
 from redrive.service.operations import MAX_PAGE, SHOWN
-from redrive.service.queues import QueueOperations
-from redrive.service.redriving import RedriveOperations, redrivable, runner_name
+from redrive.service.overview import OverviewOperations
+from redrive.service.redriving import redrivable, runner_name
 from redrive.service.values import (
     Aside,
     Erasure,
@@ -21,6 +19,7 @@ from redrive.service.values import (
     JobView,
     LetterView,
     Name,
+    Overview,
     Plan,
     QueuePlan,
     QueueView,
@@ -32,11 +31,8 @@ from redrive.service.values import (
 
 
 class Service(
-    QueueOperations,
+    OverviewOperations,
     ControlOperations,
-    LookingOperations,
-    GroupOperations,
-    RedriveOperations,
     ErasingOperations,
 ):
     """The operations on one open app."""
@@ -52,6 +48,7 @@ __all__ = [
     "JobView",
     "LetterView",
     "Name",
+    "Overview",
     "Plan",
     "QueuePlan",
     "QueueView",

@@ -39,9 +39,11 @@ class QueueOperations(Operations):
         names = sorted({*depths, *self._app.consumers, *stats.by_queue} - self._dead_letter_names())
         store = self._app.backend.controls
         controls = {} if store is None else {control.queue: control for control in await store.list()}
-        return tuple(self._queue_view(name, depths.get(name), stats, control=controls.get(name)) for name in names)
+        return tuple(
+            self._queue_view(name, depths.get(name), stats=stats, control=controls.get(name)) for name in names
+        )
 
-    def _queue_view(self, name: str, depth: Any, stats: LetterStats, *, control: Control | None) -> QueueView:
+    def _queue_view(self, name: str, depth: Any, *, stats: LetterStats, control: Control | None) -> QueueView:
         now = self._app.clock.now()
         return QueueView(
             queue=name,

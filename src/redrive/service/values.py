@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TypeAlias
 
@@ -9,7 +10,8 @@ from redrive.core.letters.groups import Group, GroupEntry
 from redrive.core.letters.letter import Letter, ReviewState
 from redrive.core.letters.selection import Selection
 from redrive.core.policy.control import Control, Kind, Pause
-from redrive.core.ports import AuditEntry, HourCount, LetterSummary
+from redrive.core.policy.standing import Standing
+from redrive.core.ports import AuditEntry, HourCount, LetterStats, LetterSummary
 from redrive.core.redrive import NO_OUTCOMES, Job, Outcomes
 from redrive.core.units import Millis, UnixMs
 from redrive.runtime.redriver import Returned
@@ -166,3 +168,18 @@ class ReviewResult:
     refused: int
     refusals: tuple[Skip, ...]
     missing: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Overview:
+    """What is going on at one moment. `stats` and `last_hour` are of the letters a person has to decide about;
+    `tenants`: of each fair queue, those that wait, the hungriest first.
+    """
+
+    at: UnixMs
+    queues: tuple[QueueView, ...]
+    stats: LetterStats
+    last_hour: int
+    groups: tuple[Group, ...]
+    tenants: Mapping[str, tuple[Standing, ...]]
+    jobs: tuple[Job, ...]

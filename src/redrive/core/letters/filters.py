@@ -40,9 +40,14 @@ WORDS: Final = {
     "until": "until",
 }
 """{word: field of `Selection`}. `error` is the error's code, `class` its type."""
+ALSO: Final = {"code": "error"}
+"""{other word: the word it is read as}"""
 
 _TEXT: Final = "text"
-_TOKEN: Final = re.compile(r'\s*(?:(?P<word>[A-Za-z_]+):)?(?:"(?P<quoted>(?:[^"\\]|\\.)*)"|(?P<bare>[^\s"]+))(?=\s|$)')
+_TOKEN: Final = re.compile(
+    r'\s*(?:(?P<word>[A-Za-z_]+):)?(?:"(?P<quoted>(?:[^"\\]|\\.)*)"|(?P<bare>(?(word)[^\s"]*|[^\s"]+)))(?=\s|$)',
+    re.DOTALL,
+)
 _RELATIVE: Final = re.compile(r"\d+(?:\.\d+)?\s*(?:ms|s|m|h|d)", re.ASCII)
 _BARE: Final = re.compile(r'[^\s"\\:]+')
 
@@ -91,7 +96,8 @@ def _terms(line: str) -> Iterator[_Term]:
             if quoted is None
             else token.start("quoted") - 1
         )
-        yield _Term(word=(token["word"] or _TEXT).lower(), value=value, at=start)
+        word = (token["word"] or _TEXT).lower()
+        yield _Term(word=ALSO.get(word, word), value=value, at=start)
         at = token.end()
 
 
@@ -100,7 +106,8 @@ def _add(found: dict[str, Any], term: _Term, *, now: UnixMs) -> None:
     if name is None:
         near = difflib.get_close_matches(term.word, WORDS, n=1)
         hint = f'Did you mean "{near[0]}:"? ' if near else ""
-        raise _wrong(term, f'no filter is called "{term.word}:"', f"{hint}Known: {', '.join(WORDS)}.")
+        known = f"{hint}Known: {', '.join(WORDS)}. Quote what is only searched for."
+        raise _wrong(term, f'no filter is called "{term.word}:"', known)
     if not term.value:
         raise _wrong(term, f'"{term.word}:" has no value', "Write word:value.")
     if name in _MANY:
