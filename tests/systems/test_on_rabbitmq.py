@@ -8,11 +8,15 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
+import httpx
 import pytest
 
 from redrive import Delivery
+from redrive.core.access import Role
 from redrive.core.topology.model import Binding, Queue, Topology
-from redrive.errors import ConfigurationError, NotFoundError
+from redrive.runtime.app import Redrive
+from redrive.web.admin import Guard, admin_app
+from redrive.web.admin.auth.tokens import TokenFile
 from tests.push.endpoint import Reply, endpoint, replies
 from tests.rabbit import Rabbit
 from tests.systems.broker_view import BrokerView
@@ -379,6 +383,22 @@ async def test_d_the_budget_after_a_redrive(broker: BrokerView, environment: dic
     assert [3, 3] == [letter.attempt_count for letter in letters][:2]
 
 
+class Operator:
+    """Whoever asks the system's admin API. *Source*: system D, Admin API."""
+
+    def __init__(self, app: Redrive, folder: Path, *, management: str | None = None) -> None:
+        tokens = TokenFile(folder / "tokens.toml")
+        self._secrets = {role: tokens.add(f"ada-{role}", role, created_at="") for role in Role}
+        self._api = admin_app(app, guard=Guard(app.clock, app.events, tokens=tokens), management=management)
+
+    async def ask(self, method: str, path: str, body: Any = None, *, role: Role | None = Role.ADMIN) -> tuple[int, Any]:
+        headers = {} if role is None else {"authorization": f"Bearer {self._secrets[role]}"}
+        transport = httpx.ASGITransport(self._api)
+        async with httpx.AsyncClient(transport=transport, base_url="http://system") as client:
+            answer = await client.request(method, f"/admin/dlq/queues{path}", headers=headers, json=body)
+        return answer.status_code, answer.json()
+
+
 async def test_d_operators_list_look_at_and_send_back_what_is_parked(
     rabbit: Rabbit, broker: BrokerView, environment: dict[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -386,9 +406,7 @@ async def test_d_operators_list_look_at_and_send_back_what_is_parked(
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
     queue, parked = "q.upload.commands", "q.upload.commands.dlq"
     with example("file_pipeline", PIPELINE_RETRY_DELAY_MS="50", **environment) as system:
-        from examples.file_pipeline.admin import ParkedMessages
-
-        admin = ParkedMessages(system.app, management=rabbit.management_url)
+        admin = Operator(system.app, tmp_path, management=rabbit.management_url)
         async with running(system.app, queue) as run:
             for number in range(5):
                 await broker.publish(
@@ -400,13 +418,14 @@ async def test_d_operators_list_look_at_and_send_back_what_is_parked(
                 )
             await run.until(lambda: len(run.named("delivery.dead_lettered")) == 5, patience_s=PATIENCE_S)
 
-            listed = {each["queue"]: each["depth"] for each in await admin.list_queues()}
-            looked = [await admin.peek(parked, limit=3) for _ in range(3)]
-            sent = await admin.redrive(parked, limit=2, actor="ada")
+            _, found = await admin.ask("GET", "")
+            listed = {each["queue"]: each["depth"] for each in found}
+            looked = [(await admin.ask("GET", f"/{parked}/messages?limit=3"))[1] for _ in range(3)]
+            _, sent = await admin.ask("POST", f"/{parked}/re-drive", {"limit": 2})
             await run.until(lambda: len(run.named("delivery.dead_lettered")) == 7, patience_s=PATIENCE_S)
             system.storage.path("f1").parent.mkdir(parents=True)
             system.storage.path("f1").write_bytes(b"hello")
-            rest = await admin.redrive(parked, actor="ada")
+            _, rest = await admin.ask("POST", f"/{parked}/re-drive")
             await run.until(lambda: run.processed(queue) == 5, patience_s=PATIENCE_S)
 
             assert 0 == await broker.depth(parked)
@@ -425,15 +444,17 @@ async def test_d_operators_list_look_at_and_send_back_what_is_parked(
 @pytest.mark.parametrize(
     ("queue", "limit"), [("q.audit", 5), ("orders.dlq", 5), ("q.audit.dlq", 0), ("q.audit.dlq", 101)]
 )
-async def test_d_operators_reach_parking_queues_only_and_a_hundred_at_a_time(queue: str, limit: int) -> None:
+async def test_d_operators_reach_parking_queues_only_and_a_hundred_at_a_time(
+    queue: str, limit: int, tmp_path: Path
+) -> None:
     with example("file_pipeline", REDRIVE_BROKER="amqp://127.0.0.1:1/") as system:
-        from examples.file_pipeline.admin import ParkedMessages
+        admin = Operator(system.app, tmp_path)
+        expected = 422 if queue.endswith(".dlq") and not 1 <= limit <= 100 else 404
 
-        admin = ParkedMessages(system.app)
-
-        for operation in (admin.peek(queue, limit=limit), admin.redrive(queue, actor="ada", limit=limit)):
-            with pytest.raises((NotFoundError, ConfigurationError)):
-                await operation
+        assert expected == (await admin.ask("GET", f"/{queue}/messages?limit={limit}"))[0]
+        assert expected == (await admin.ask("POST", f"/{queue}/re-drive", {"limit": limit}))[0]
+        assert 403 == (await admin.ask("GET", "", role=Role.OPERATOR))[0]
+        assert 401 == (await admin.ask("GET", "", role=None))[0]
 
 
 @pytest.mark.parametrize(

@@ -41,7 +41,7 @@ def redact() -> tuple[RedactRule, ...]:
 
 @pytest_asyncio.fixture
 async def app(url: str, clock: FakeClock, redact: Any) -> AsyncIterator[Redrive]:
-    shop = Redrive("shop", clock=clock, settings={"broker": url, "redact": redact})
+    shop = Redrive("shop", url, clock=clock, settings={"redact": redact})
 
     @shop.consumer(QUEUE, fair_by=Fair())
     async def charge(order: dict) -> None: ...

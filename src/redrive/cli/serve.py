@@ -84,7 +84,11 @@ def create_token(
 
 
 def list_tokens(*, file: FileOption = None, is_json: o.JsonOption = False) -> None:
-    """Who may come, and what for."""
+    """Who may come, and what for. What they show when they come is not kept, so it is not here.
+
+    \b
+      redrive token list
+    """
     found = _file(file).tokens()
     if is_json:
         rows = [{"name": each.name, "role": str(each.role), "created_at": each.created_at or None} for each in found]
@@ -94,7 +98,11 @@ def list_tokens(*, file: FileOption = None, is_json: o.JsonOption = False) -> No
 
 
 def revoke_token(name: NameArgument, *, file: FileOption = None, is_json: o.JsonOption = False) -> None:
-    """Refuse it from the next request on; nothing has to be started again."""
+    """Refuse it from the next request on; nothing has to be started again.
+
+    \b
+      redrive token revoke ann
+    """
     tokens = _file(file)
     tokens.revoke(name)
     if is_json:

@@ -202,6 +202,7 @@ class JobDetail(Struct, kw_only=True):
     skipped: list[Json]
     missing: list[str]
     came_back: Json | None
+    outcomes: Json
 
 
 class JobList(Struct, kw_only=True):
@@ -264,11 +265,13 @@ class Tenants(Struct, kw_only=True):
 
 
 class Limits(Struct, kw_only=True):
-    """What a person has changed of a queue's limits; null: as the consumer says."""
+    """What a person has changed of a queue: limits, a pause, what is set aside; null: as the consumer says."""
 
     queue: str
     batch: int | None
     rates: dict[str, str]
+    paused: Json | None
+    quarantined: list[Json]
     changed_at: str | None
     actor: str
     note: str

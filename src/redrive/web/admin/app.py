@@ -41,19 +41,21 @@ HEADERS: Final = {
 }
 
 
-def admin_app(app: Redrive, *, guard: Guard | None = None) -> AdminApi:
+def admin_app(app: Redrive, *, guard: Guard | None = None, management: str | None = None) -> AdminApi:
     """An ASGI app to be served as it is, or mounted in Starlette or FastAPI under any path; the caller opens `app`.
 
+    `management`: URL of a RabbitMQ's management API, None for the usual one.
     Without a `guard` it is that of the settings (tokens of `redrive token`, or `admin_jwt`). Raises
     `ConfigurationError` where there is none: it is never open to everybody.
     """
-    return AdminApi(app, guard_of(app)[0] if guard is None else guard)
+    return AdminApi(app, guard_of(app)[0] if guard is None else guard, management=management)
 
 
 class AdminApi:
     """One app's admin API. `close` ends its streams and lets go of the redrive jobs it carries out."""
 
-    def __init__(self, app: Redrive, guard: Guard) -> None:
+    def __init__(self, app: Redrive, guard: Guard, *, management: str | None = None) -> None:
+        self._management = management
         self._app = app
         self._guard = guard
         self._kept = KeptAnswers()
@@ -115,6 +117,7 @@ class AdminApi:
             runners=self._runners,
             streams=self._streams,
             request_key=None if key is None else request_key(principal.name, key),
+            management=self._management,
             last_event_id=request.headers.get("last-event-id"),
         )
         if key is None:

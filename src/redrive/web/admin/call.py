@@ -52,7 +52,7 @@ class Runners:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Call:
     """Who asks for what. `query` and `body` are the structs of the operation's row. `request_key`: of the
-    Idempotency-Key, for what the store keeps.
+    Idempotency-Key, for what the store keeps. `management`: where a RabbitMQ's management API is, None for the usual.
     """
 
     app: Redrive
@@ -65,6 +65,7 @@ class Call:
     streams: Streams
     request_key: str | None = None
     last_event_id: str | None = None
+    management: str | None = None
 
     @property
     def service(self) -> Service:

@@ -100,7 +100,7 @@ def _header_parameters(row: Operation) -> list[dict[str, Any]]:
 
 def _responses(row: Operation, by_type: dict[str, Any]) -> dict[str, Any]:
     schema = by_type[repr(row.answer)]
-    if row.answer is bytes:
+    if row.media_type != JSON:
         content: dict[str, Any] = {row.media_type: {}}
     else:
         content = {row.media_type: {"schema": schema}}

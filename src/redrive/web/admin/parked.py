@@ -15,7 +15,7 @@ from redrive.web.admin.call import Call
 
 async def list_parked(call: Call) -> Any:
     """Every queue of parked messages with its depth and the age of its oldest."""
-    place = _place(call.app)
+    place = _place(call)
     return [standing_document(await _one(place, queue)) for queue in _queues(call.app)]
 
 
@@ -25,7 +25,7 @@ async def _one(place: Place, queue: str) -> Any:
 
 async def peek_parked(call: Call) -> Any:
     """The oldest, with all properties and the reason; nothing is taken and their order stays."""
-    place, queue = _place(call.app), _known(call)
+    place, queue = _place(call), _known(call)
     document = look_document(await peeked(place, queue, limit=call.query.limit))
     for message in document["messages"]:
         paths = call.hidden(message["properties"].get("type"))
@@ -39,7 +39,7 @@ async def redrive_parked(call: Call) -> Any:
     """Send the oldest back, each confirmed before it leaves its queue. Killed half-way and called again, nothing is
     lost and nothing sent twice.
     """
-    place, queue = _place(call.app), _known(call)
+    place, queue = _place(call), _known(call)
     return sent_back_document(await sent_back(place, queue, SendBack(actor=call.actor, limit=call.body.limit)))
 
 
@@ -54,9 +54,10 @@ def _known(call: Call) -> str:
     return queue
 
 
-def _place(app: Redrive) -> Place:
+def _place(call: Call) -> Place:
+    app = call.app
     if not app.settings.broker.startswith(SCHEMES):
         raise UnsupportedError(
             "Messages are parked on a RabbitMQ only; this app has another broker.", hint="See /api/v1/letters."
         )
-    return Place(reach=Reach(url=app.settings.broker), topology=app.wired_topology())
+    return Place(reach=Reach(url=app.settings.broker, management=call.management), topology=app.wired_topology())

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from redrive.core.policy.control import Control
+from redrive.core.units import parse_instant
 from redrive.errors import NotFoundError
 from redrive.views import control_view_document, queue_document, standings_document
 from redrive.web.admin.call import Call
@@ -34,9 +34,7 @@ async def list_limits(call: Call) -> Any:
 
 async def show_limits(call: Call) -> Any:
     """What people have changed of one queue; all of it null where nothing was."""
-    name = await _known(call)
-    known = {control.queue: control for control in await call.service.controls()}
-    return control_view_document(known.get(name, Control(queue=name)))
+    return control_view_document(await call.service.control(await _known(call)))
 
 
 async def set_limits(call: Call) -> Any:
@@ -49,6 +47,33 @@ async def set_limits(call: Call) -> Any:
 async def reset_limits(call: Call) -> Any:
     """The consumer's own word holds again."""
     return control_view_document(await call.service.reset_limits(await _known(call), actor=call.actor))
+
+
+async def pause_queue(call: Call) -> Any:
+    """Nobody takes messages of it; what is in hand ends."""
+    name = await _known(call)
+    return control_view_document(await call.service.pause_queue(name, actor=call.actor, note=call.body.note))
+
+
+async def resume_queue(call: Call) -> Any:
+    """Workers take messages of it again."""
+    name = await _known(call)
+    return control_view_document(await call.service.resume_queue(name, actor=call.actor, note=call.body.note))
+
+
+async def quarantine(call: Call) -> Any:
+    """Messages of these become dead letters at their next start."""
+    name, body = await _known(call), call.body
+    until = None if body.until is None else parse_instant(body.until, field="until")
+    held = await call.service.quarantine(name, body.names(), until=until, actor=call.actor, note=body.note)
+    return control_view_document(held)
+
+
+async def release(call: Call) -> Any:
+    """Messages of these are handled again; what lies aside stays until it is redriven."""
+    name, body = await _known(call), call.body
+    done = await call.service.release(name, body.names(), actor=call.actor, note=body.note)
+    return control_view_document(done.control)
 
 
 async def _known(call: Call) -> str:

@@ -10,7 +10,9 @@ from starlette.responses import JSONResponse, Response
 from redrive.core.letters.selection import Selection
 from redrive.core.redrive import JOB_TRANSITIONS, Job, JobEvent, JobState
 from redrive.errors import TransitionError
-from redrive.service import JobView, redrivable
+from redrive.runtime.app import Redrive
+from redrive.runtime.redriver import Redriver
+from redrive.service import JobView, redrivable, runner_name
 from redrive.views import job_document, job_view_document, plan_document
 from redrive.web.admin.call import Call
 from redrive.web.admin.names import encoded
@@ -38,8 +40,15 @@ async def create_job(call: Call) -> Response:
     )
     _check_same(view.job, replace(view.job, selection=redrivable(selection), options=options, note=body.note), body)
     if view.job.state in _WAITING and not view.job.owner:
-        call.runners.start(service.resume(view.job.id))
+        call.runners.start(_carry_out(call.app))
     return JSONResponse(_document(view), 202, {"location": f"{call.root}/api/v1/jobs/{encoded(view.job.id)}"})
+
+
+async def _carry_out(app: Redrive) -> None:
+    """Run what waits, oldest first. Not this job by its id: that would resume one a person has aborted meanwhile."""
+    redriver = Redriver(app.backend, app.clock, app.events)
+    while await redriver.run(None, owner=runner_name()) is not None:
+        pass
 
 
 def _check_same(job: Job, asked: Job, body: JobBody) -> None:
@@ -86,6 +95,11 @@ async def job_events(call: Call) -> Response:
 async def abort_job(call: Call) -> Any:
     """Stop it; what is sent stays sent."""
     return _document(await call.service.abort(call.path["job_id"], actor=call.actor, note=call.body.note))
+
+
+async def pause_job(call: Call) -> Any:
+    """Hold it up until it is resumed; it keeps its letters."""
+    return _document(await call.service.pause(call.path["job_id"], actor=call.actor, note=call.body.note))
 
 
 async def resume_job(call: Call) -> Response:

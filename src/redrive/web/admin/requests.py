@@ -12,6 +12,7 @@ from redrive.core.letters.filters import MAX_FILTER_CHARS, joined, parse
 from redrive.core.letters.groups import GroupState
 from redrive.core.letters.letter import ReviewState
 from redrive.core.letters.selection import Selection
+from redrive.core.policy.control import Kind
 from redrive.core.redrive import MAX_REDRIVES, ItemState, JobOptions
 from redrive.core.units import MAX_DELAY_MS, UnixMs, parse_instant
 from redrive.web.admin.problems import refuse
@@ -171,6 +172,8 @@ class Options(Struct, forbid_unknown_fields=True, frozen=True, kw_only=True):
     target_queue: Annotated[str, Meta(min_length=1, max_length=255)] | None = None
     force: bool = False
     max_redrives: Annotated[int, Meta(ge=0, le=1_000_000)] = MAX_REDRIVES
+    canary: Count | None = None
+    canary_watch_ms: Annotated[int, Meta(ge=1, le=86_400_000)] = 60_000
 
 
 class JobBody(Selected, frozen=True, kw_only=True):
@@ -195,6 +198,22 @@ class LimitsBody(Struct, forbid_unknown_fields=True, frozen=True, kw_only=True):
     batch: Annotated[int, Meta(ge=1, le=1_000_000)] | None = None
     rates: dict[str, Annotated[str, Meta(max_length=100)]] = {}
     note: Text = ""
+
+
+class AsideBody(Struct, forbid_unknown_fields=True, frozen=True, kw_only=True):
+    """Tenants and keys of a queue; to be set aside until then, or to be let in again."""
+
+    tenants: Ids = []
+    keys: Ids = []
+    until: Instant | None = None
+    note: Text = ""
+
+    def names(self) -> list[tuple[Kind, str]]:
+        """As the service takes them. Refused where there is none."""
+        found = [*((Kind.TENANT, name) for name in self.tenants), *((Kind.KEY, name) for name in self.keys)]
+        if not found:
+            raise refuse("invalid", 'Name some in "tenants" or "keys". Nothing was changed.')
+        return found
 
 
 class ParkedBody(Struct, forbid_unknown_fields=True, frozen=True, kw_only=True):
