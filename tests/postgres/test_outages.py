@@ -88,7 +88,7 @@ async def test_a_claim_whose_answer_was_lost_is_told_the_same_again(postgres_pro
     await claims.open()
     await claims.claim([("orders", "warm")], lease_ms=LEASE_MS, owner="w1")
 
-    proxy.cut()
+    proxy.drop()
     (verdict,) = await claims.claim([("orders", "a")], lease_ms=LEASE_MS, owner="w1")
 
     assert isinstance(verdict, Acquired)
@@ -161,8 +161,11 @@ async def test_text_no_column_holds_is_kept_exactly(postgres: str) -> None:
             found[0].message.id, found[0].queue, found[0].message.tenant, dict(found[0].message.headers),
         )  # fmt: skip
         for chosen in (
-            Selection(message_id=name), Selection(tenant=name), Selection(queue=name), Selection(headers=((name, name),)),
-        ):  # fmt: skip
+            Selection(message_id=name),
+            Selection(tenant=name),
+            Selection(queue=name),
+            Selection(headers=((name, name),)),
+        ):
             assert [f"dl_{number}"] == [each.id for each in (await letters.find(chosen, limit=5)).letters]
     await letters.close()
 

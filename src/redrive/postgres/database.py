@@ -78,11 +78,14 @@ class Job:
     def __init__(self) -> None:
         self._guard = threading.Lock()
         self._connection: psycopg.Connection | None = None
+        self.is_cut = False
 
     @contextlib.contextmanager
     def on(self, connection: psycopg.Connection) -> Iterator[psycopg.Connection]:
         """Inside, this is the connection to be cut."""
         with self._guard:
+            if self.is_cut:
+                raise psycopg.OperationalError("it took too long to connect")
             self._connection = connection
         try:
             yield connection
@@ -91,8 +94,9 @@ class Job:
                 self._connection = None
 
     def interrupt(self) -> None:
-        """End the connection as if the server had."""
+        """End the connection as if the server had; nothing more is tried."""
         with self._guard:
+            self.is_cut = True
             if self._connection is not None and not self._connection.closed:
                 with contextlib.suppress(OSError), socket.socket(fileno=os.dup(self._connection.fileno())) as cut:
                     cut.shutdown(socket.SHUT_RDWR)
@@ -274,7 +278,7 @@ class Database:
             except psycopg.Error as error:
                 # Lost once: the server may have restarted. Lost again: it is away.
                 is_again = is_repeated(error) or (is_lost(error) and last == 1)
-                if not is_again or last == REPEATS:
+                if not is_again or job.is_cut or last == REPEATS:
                     raise as_redrive_error(error, self.shown) from error
         raise AssertionError("unreachable: the last try returns or raises")
 
