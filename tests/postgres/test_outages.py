@@ -60,7 +60,6 @@ async def test_away_is_told_and_ends_by_itself(postgres_alone: PostgresNode) -> 
 
 
 async def test_a_server_that_hangs_is_cut_off(postgres_alone: PostgresNode, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(database_module, "CALL_MS", 300)
     claims = PostgresClaimStore(Database(postgres_alone.url))
     await claims.open()
     (held,) = await claims.claim([("orders", "a")], lease_ms=LEASE_MS, owner="w1")
@@ -70,12 +69,14 @@ async def test_a_server_that_hangs_is_cut_off(postgres_alone: PostgresNode, monk
     (backend,) = ask(postgres_alone.url, "SELECT count(*) FROM pg_stat_activity WHERE backend_type = 'client backend'")
     lock = psycopg.connect(postgres_alone.url)
     lock.execute("LOCK TABLE redrive_claim")
+    monkeypatch.setattr(database_module, "CALL_MS", 300)
     with pytest.raises(BrokerUnavailableError, match="does not answer"):
         await claims.claim([("orders", "b")], lease_ms=LEASE_MS, owner="w1")
     with pytest.raises(BrokerUnavailableError):
         await asyncio.to_thread(claims.renew, [held.ref], lease_ms=LEASE_MS)
     lock.rollback()
     lock.close()
+    monkeypatch.undo()
 
     assert [True] == claims.renew([held.ref], lease_ms=LEASE_MS)
     assert backend[0] >= 2
@@ -140,6 +141,26 @@ async def test_open_transactions_are_bounded(postgres: str, monkeypatch: pytest.
     with pytest.raises(UnsupportedError):
         claims.transaction(end).execute("SELECT 1")
 
+    await claims.close()
+
+
+async def test_many_transactions_wait_for_each_other_and_all_end(postgres: str) -> None:
+    claims = PostgresClaimStore(Database(f"{postgres}?pool=2"))
+    await claims.open()
+    ask(postgres, "CREATE TABLE effects (n int)")
+    count = 60
+    verdicts = await claims.claim([("orders", f"k-{n}") for n in range(count)], lease_ms=LEASE_MS, owner="w1")
+
+    async def handle(n: int) -> None:
+        verdict = verdicts[n]
+        assert isinstance(verdict, Acquired)
+        async with claims.transaction(ClaimEnd(ref=verdict.ref, state=ClaimState.PROCESSED)) as transaction:
+            transaction.execute("INSERT INTO effects VALUES (%s)", (n,))
+            await asyncio.sleep(0)
+
+    await asyncio.gather(*(handle(n) for n in range(count)))
+
+    assert [(count,)] == ask(postgres, "SELECT count(DISTINCT n) FROM effects")
     await claims.close()
 
 
