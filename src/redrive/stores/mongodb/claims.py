@@ -164,7 +164,7 @@ class MongoClaimStore:
                 documents.sort(key=generation_in)
                 is_over = is_expired(record_in(documents[-1]), now)
                 gone += is_over
-                ids += [each["_id"] for each in (documents if is_over else documents[:-1])]
+                ids += [{"_id": each["_id"]} for each in (documents if is_over else documents[:-1])]
             await self._records.remove(ids)
         return gone
 

@@ -26,6 +26,7 @@ that somebody else was quicker, at most `MAX_ROUNDS`.
 from __future__ import annotations
 
 import hashlib
+import secrets
 from collections.abc import Callable, Generator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, TypeAlias
@@ -44,7 +45,7 @@ MAX_ROUNDS: Final = 200
 MAX_BATCH: Final = 500
 """Records changed in one go."""
 MAX_LEFT: Final = 10_000
-"""Ids remembered for removal."""
+"""Documents remembered for removal."""
 _ORDER: Final = [("redrive.scope", 1), ("redrive.generation", 1)]
 
 
@@ -64,9 +65,9 @@ class Insert:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Remove:
-    """Remove these ids. `is_tidying`: it may as well be done later."""
+    """Remove what these filters name, one document each. `is_tidying`: it may as well be done later."""
 
-    ids: Sequence[str]
+    wanted: Sequence[Document]
     is_tidying: bool = False
 
 
@@ -137,16 +138,21 @@ def _settled(inserted: Sequence[Document], left: dict[str, Change], found: Mappi
             del left[scope]
             below += [each["_id"] for each in after[scope][:-1]]
         else:
-            back.append(document["_id"])
+            back.append(_exactly(document))
     if back:
-        yield Remove(ids=back)
+        yield Remove(wanted=back)
     if below:
-        yield Remove(ids=below, is_tidying=True)
+        yield Remove(wanted=[{"_id": each} for each in below], is_tidying=True)
 
 
 def _stamped(document: Document, scope: str, generation: int) -> Document:
-    inner = {**document["redrive"], "scope": scope, "generation": generation}
+    inner = {**document["redrive"], "scope": scope, "generation": generation, "mark": secrets.token_hex(8)}
     return {**document, "_id": id_of(scope, generation), "redrive": inner}
+
+
+def _exactly(document: Document) -> Document:
+    """The filter of this very insert: somebody else's of the same generation has the same id."""
+    return {"_id": document["_id"], "redrive.mark": document["redrive"]["mark"]}
 
 
 def _by_scope(documents: Sequence[Document]) -> dict[str, list[Document]]:
@@ -167,7 +173,7 @@ class Versions:
     def __init__(self, link: Link, collection: str) -> None:
         self._link = link
         self._name = collection
-        self._left: set[str] = set()
+        self._left: list[Document] = []
 
     async def open(self) -> None:
         """Make the index that finds a record."""
@@ -216,7 +222,7 @@ class Versions:
                 except BaseException:
                     # Also a cancelled call: nobody will know that he has it.
                     if takes_back:
-                        self._remember([document["_id"] for document in ask.documents])
+                        self._remember([_exactly(document) for document in ask.documents])
                     raise
             case Remove():
                 await self._remove(ask)
@@ -224,31 +230,31 @@ class Versions:
 
     async def _remove(self, ask: Remove) -> None:
         try:
-            await self.remove(ask.ids)
+            await self.remove(ask.wanted)
         except PyMongoError:
-            self._remember(ask.ids)
+            self._remember(ask.wanted)
             if not ask.is_tidying:
                 raise
 
     async def _read(self, scopes: Sequence[str]) -> list[Document]:
         return await self.collection.find({"redrive.scope": {"$in": list(scopes)}}).sort(_ORDER).to_list()
 
-    async def remove(self, ids: Sequence[str]) -> int:
-        """Remove generations by their ids, in this order; how many went."""
-        requests = [DeleteOne({"_id": each}) for each in ids]
+    async def remove(self, wanted: Sequence[Document]) -> int:
+        """Remove one document for each filter, in this order; how many went."""
+        requests = [DeleteOne(each) for each in wanted]
         return (await self.collection.bulk_write(requests, ordered=True)).deleted_count if requests else 0
 
-    def _remember(self, ids: Sequence[str]) -> None:
-        if len(self._left) + len(ids) <= MAX_LEFT:
-            self._left.update(ids)
+    def _remember(self, wanted: Sequence[Document]) -> None:
+        if len(self._left) + len(wanted) <= MAX_LEFT:
+            self._left += wanted
 
     async def _remove_left(self) -> None:
         if self._left:
-            left, self._left = self._left, set()
+            left, self._left = self._left, []
             try:
-                await self.remove(sorted(left))
+                await self.remove(left)
             except BaseException:
-                self._remember(sorted(left))
+                self._remember(left)
                 raise
 
     def change_blocking(self, wanted: Mapping[str, Change]) -> None:
@@ -276,5 +282,5 @@ def _answer_blocking(collection: Collection[Document], ask: Ask) -> Any:
                 return duplicates_of(error)
             return set()
         case Remove():
-            collection.bulk_write([DeleteOne({"_id": each}) for each in ask.ids], ordered=True)
+            collection.bulk_write([DeleteOne(each) for each in ask.wanted], ordered=True)
             return None
