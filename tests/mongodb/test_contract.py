@@ -14,6 +14,7 @@ from redrive.stores.mongodb.letters import MongoLetterStore
 from redrive.stores.mongodb.link import Link
 from redrive.testing.contracts import ClaimStoreContract, JobParts, JobStoreContract, LetterStoreContract
 from redrive.testing.contracts.controls import ControlStoreContract
+from redrive.testing.contracts.groups import GroupParts, GroupStoreContract
 from tests.mongodb.server import database_url
 
 
@@ -42,4 +43,13 @@ class TestMongoJobStore(JobStoreContract):
         letters = MongoLetterStore(link, clock=clock)
         await letters.open()
         yield JobParts(jobs=MongoJobStore(link, letters, clock=clock), letters=letters)
+        await letters.close()
+
+
+class TestMongoGroupStore(GroupStoreContract):
+    @asynccontextmanager
+    async def make(self, clock: Clock) -> AsyncIterator[GroupParts]:
+        letters = MongoLetterStore(Link(database_url()), clock=clock)
+        await letters.open()
+        yield GroupParts(groups=letters.groups, letters=letters)
         await letters.close()

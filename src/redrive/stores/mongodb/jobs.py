@@ -130,7 +130,7 @@ class MongoJobStore:
         return [row.job for row in _latest(found)][:limit]
 
     async def acquire(self, job_id: str | None, *, owner: str, lease_ms: Millis) -> Job | None:
-        """See `JobStore.acquire`. Killed in here: the job is held until its lease ends; its letters by nobody or by it."""
+        """See `JobStore.acquire`. Killed in here: the job is held until its lease ends, some of its letters not."""
         for each in [job_id] if job_id is not None else await self._waiting():
             taken = await self._acquire(each, owner=owner, lease_ms=lease_ms)
             if taken is not None:

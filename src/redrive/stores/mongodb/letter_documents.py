@@ -44,12 +44,10 @@ _SUMMARY_TEXTS: Final = (
     "queue", "dead_letter_queue", "message_id", "key", "tenant", "message_type", "reason_code", "reason_text",
     "error_type", "error_code", "fingerprint", "group_title", "previous", "version",
 )  # fmt: skip
+_OWN: Final = ("id", "number", "life", "moves", "pieces", "body_bytes", "replays", "sent_closed")
 SUMMARY_FIELDS: Final = {
     "reviewState": 1,
-    **{
-        f"redrive.{name}": 1
-        for name in ("id", "number", "life", "moves", "body_bytes", *_SUMMARY_PLAIN, *_SUMMARY_TEXTS)
-    },
+    **{f"redrive.{name}": 1 for name in (*_OWN, *_SUMMARY_PLAIN, *_SUMMARY_TEXTS)},
 }
 """What a list reads: never the body, the history or the snapshot."""
 
@@ -84,6 +82,8 @@ def documents_of(letter: Letter, *, number: int, life: str) -> tuple[Document, l
         "number": number,
         "life": life,
         "moves": 0,
+        "replays": 0,
+        "sent_closed": 0,
         "body_bytes": len(message.body),
         "headers": headers_json(message.headers),
         "lengths": [len(parts[0]), len(parts[1]), None if message.original is None else len(parts[2])],

@@ -33,6 +33,7 @@ from redrive.core.ports import AuditEntry, Clock, LetterStats, Page, ReviewChang
 from redrive.core.text import clean, cut
 from redrive.core.units import UnixMs
 from redrive.stores.mongodb.failures import DUPLICATE_KEY, translated
+from redrive.stores.mongodb.groups import MongoGroupStore, sends_in
 from redrive.stores.mongodb.letter_documents import (
     SUMMARY_FIELDS,
     documents_of,
@@ -74,6 +75,7 @@ class MongoLetterStore:
         self._link = link
         self._clock = clock
         self._last_number = 0
+        self.groups = MongoGroupStore(link, letters=link.address.letters, walk=self.walk)
 
     async def open(self) -> None:
         """Connect. Raises `ConfigurationError` or `BrokerUnavailableError`."""
@@ -84,6 +86,7 @@ class MongoLetterStore:
                 for name in _INDEXED:
                     await self.letters.create_index([(f"redrive.{name}", 1)], name=f"redrive_{name}")
                 await self._moves.create_index([("life", 1), ("n", 1)], name="redrive_moves")
+            await self.groups.open()
         except BaseException:
             await self._link.close(self)
             raise
@@ -127,8 +130,13 @@ class MongoLetterStore:
                 if not left:
                     break
                 left = await self._put_again(left)
-            lives = [document["redrive"]["life"] for document, pieces in made if pieces]
-            await self._drop_pieces_of_none(lives)
+            lives = [document["redrive"]["life"] for document, _ in made]
+            fresh = await self.letters.find({"redrive.life": {"$in": lives}}, SUMMARY_FIELDS).to_list() if lives else []
+            stored = {document["redrive"]["life"] for document in fresh}
+            for document, pieces in made:
+                if pieces and document["redrive"]["life"] not in stored:
+                    await self._drop_pieces(document["redrive"]["life"], len(pieces))
+        await self.groups.arrived(fresh)
 
     async def _put_again(self, documents: Sequence[Document]) -> list[Document]:
         """Store them; those that have to be tried in another form: another number, or without what is refused."""
@@ -173,13 +181,8 @@ class MongoLetterStore:
         if document is not None and await self._gone([document["redrive"]["life"]]):
             await self._remove([document])
 
-    async def _drop_pieces_of_none(self, lives: Sequence[str]) -> None:
-        """Pieces of letters that were there already."""
-        if not lives:
-            return
-        kept = {each["redrive"]["life"] async for each in self.letters.find({"redrive.life": {"$in": list(lives)}})}
-        for life in set(lives) - kept:
-            await self._pieces.delete_many({"_id": {"$regex": f"^{life}-"}})
+    async def _drop_pieces(self, life: str, count: int) -> None:
+        await self._pieces.delete_many({"_id": {"$in": [piece_id(life, place) for place in range(count)]}})
 
     def _number(self) -> int:
         self._last_number = max(self._last_number + 1, self._clock.now() * 1_000)
@@ -325,9 +328,15 @@ class MongoLetterStore:
     async def _write_state(self, document: Document, trail: Sequence[Document]) -> None:
         """Write what the last move says into the letter, for lists and for other tools."""
         if trail and document["redrive"]["moves"] < trail[-1]["n"]:
+            replays, sent_closed = sends_in(trail)
+            written = {
+                "reviewState": trail[-1]["to"],
+                "redrive.moves": trail[-1]["n"],
+                "redrive.replays": replays,
+                "redrive.sent_closed": sent_closed,
+            }
             await self.letters.update_one(
-                {"_id": document["_id"], "redrive.life": document["redrive"]["life"]},
-                {"$set": {"reviewState": trail[-1]["to"], "redrive.moves": trail[-1]["n"]}},
+                {"_id": document["_id"], "redrive.life": document["redrive"]["life"]}, {"$set": written}
             )
 
     # ------------------------------------------------------------------------------------------------- pruning
@@ -387,7 +396,10 @@ class MongoLetterStore:
                 await self._moves.delete_one({"_id": mark["_id"]})
             else:
                 gone.append(document)
-        await self._remove(gone)
+        if gone:
+            fingerprints = await self.groups.removing([text_out(each["redrive"]["id"]) for each in gone])
+            await self._remove(gone)
+            await self.groups.removed(fingerprints)
         return len(gone)
 
     async def _remove(self, documents: Sequence[Document]) -> None:
@@ -395,8 +407,8 @@ class MongoLetterStore:
         if not lives:
             return
         for document in documents:
-            if "pieces" in document["redrive"] or document["redrive"]["body_bytes"] > 1_000_000:  # noqa: PLR2004
-                await self._pieces.delete_many({"_id": {"$regex": f"^{document['redrive']['life']}-"}})
+            if document["redrive"].get("pieces"):
+                await self._drop_pieces(document["redrive"]["life"], document["redrive"]["pieces"])
         await self.letters.delete_many({"redrive.life": {"$in": lives}})
         await self._moves.delete_many({"life": {"$in": lives}})
 
