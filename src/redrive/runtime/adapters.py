@@ -2,7 +2,7 @@
 
 `sqlite:///file.db` and `memory://` bring all that an app needs. `amqp://host/vhost` is a broker alone: its claims,
 letters and jobs live in the store the setting `store` names. `redis://host/0` is a broker with its claims; letters and
-jobs live in that store.
+jobs live in that store. Where that is `mongodb://host/database`, the claims live there too.
 """
 
 from __future__ import annotations
@@ -249,9 +249,13 @@ def _rabbitmq(wanted: _Wanted) -> Backend:
     from redrive.brokers.rabbitmq.broker import RabbitBroker  # noqa: PLC0415 - loaded only where used
     from redrive.stores.sqlite import SqliteClaimStore, SqliteControlStore  # noqa: PLC0415
 
-    file = _store_file(wanted)
     broker = RabbitBroker(wanted.url, clock=wanted.clock, topology=wanted.topology, fair=wanted.fair)
     topology = wanted.topology
+    if _is_mongodb(wanted.settings.store):
+        return _with_mongodb_beside(
+            wanted, broker=broker, entry_of=lambda letter: dead_letter_outgoing(letter, topology.wiring(letter.queue))
+        )
+    file = _store_file(wanted)
     return _with_file_beside(
         wanted,
         file,
@@ -271,9 +275,16 @@ def _redis(wanted: _Wanted) -> Backend:
     from redrive.stores.redis.claims import RedisClaimStore  # noqa: PLC0415
     from redrive.stores.redis.controls import RedisControlStore  # noqa: PLC0415
 
-    file = _store_file(wanted)
     options = {queue: options_of(retry) for queue, retry in wanted.retries.items()}
     broker = BullBroker(wanted.url, clock=wanted.clock, options=options, rates=wanted.rates, fair=wanted.fair)
+    if _is_mongodb(wanted.settings.store):
+        return _with_mongodb_beside(
+            wanted,
+            broker=broker,
+            controls=RedisControlStore(wanted.url, clock=wanted.clock),
+            standings=lambda queue, limit: broker.standings(queue, limit=limit),
+        )
+    file = _store_file(wanted)
     return _with_file_beside(
         wanted,
         file,
@@ -329,13 +340,71 @@ def _with_file_beside(
     )
 
 
+def _is_mongodb(url: str) -> bool:
+    return _scheme(url) in ("mongodb", "mongodb+srv")
+
+
+def _with_mongodb_beside(
+    wanted: _Wanted,
+    *,
+    broker: Broker,
+    controls: ControlStore | None = None,
+    standings: Callable[[str, int], Awaitable[Sequence[Standing]]] | None = None,
+    entry_of: EntryOf | None = None,
+) -> Backend:
+    """A broker whose claims, letters and jobs lie in MongoDB, where every host finds them. `controls`: where the
+    broker keeps them; None: in MongoDB too.
+    """
+    from redrive.runtime.ledger import OrderedLedger  # noqa: PLC0415 - loaded only where used
+
+    try:
+        from redrive.stores.mongodb.claims import MongoClaimStore  # noqa: PLC0415
+        from redrive.stores.mongodb.controls import MongoControlStore  # noqa: PLC0415
+        from redrive.stores.mongodb.jobs import MongoJobStore  # noqa: PLC0415
+        from redrive.stores.mongodb.letters import MongoLetterStore  # noqa: PLC0415
+        from redrive.stores.mongodb.link import Link  # noqa: PLC0415
+    except ModuleNotFoundError as error:
+        if error.name is None or error.name.split(".")[0] == "redrive":
+            raise
+        raise MissingExtraError(
+            f'The driver "{error.name}" for the store mongodb:// is not installed.',
+            hint='Run: pip install "redrive[mongodb]"',
+        ) from error
+
+    link = Link(wanted.settings.store)
+    claims, letters = MongoClaimStore(link, clock=wanted.clock), MongoLetterStore(link, clock=wanted.clock)
+    jobs = MongoJobStore(link, letters, clock=wanted.clock)
+    ledger = OrderedLedger(
+        broker=broker,
+        claims=claims,
+        letters=letters,
+        jobs=jobs,
+        clock=wanted.clock,
+        entry_of=entry_of,
+        documents=wanted.documents,
+    )
+    return Backend(
+        url=masked(wanted.url),
+        ledger=ledger,
+        broker=broker,
+        claims=claims,
+        letters=letters,
+        groups=letters.groups,
+        jobs=jobs,
+        send_leftovers=lambda limit: ledger.send_leftovers(limit=limit),
+        drop_entries=ledger.drop_entries,
+        controls=MongoControlStore(link) if controls is None else controls,
+        standings=standings,
+    )
+
+
 def _store_file(wanted: _Wanted) -> SqliteFile:
     """The file beside a broker that has no store of its own."""
     url = wanted.settings.store
     if _scheme(url) != "sqlite":
         raise ConfigurationError(
             f'The store "{masked(url)}" is not one redrive knows. Nothing was consumed or published.',
-            hint='Write store = "sqlite:///redrive.db".',
+            hint='Write store = "sqlite:///redrive.db", or "mongodb://host/database".',
         )
     return _file(url, wanted)
 
