@@ -72,7 +72,8 @@ bench: setup servers
 
 campaign: setup servers
 	$(BIN)/python -m campaign $(CAMPAIGN_ARGS)
-	REDRIVE_TEST_LETTERS=1000000 $(BIN)/python -m pytest -q tests/service/test_many_letters.py
+	REDRIVE_TEST_LETTERS=1000000 $(BIN)/python -m pytest -q tests/service/test_many_letters.py \
+		tests/service/test_many_filters.py
 
 docs: setup
 	$(BIN)/python -m docs.generate

@@ -104,6 +104,7 @@ def _letter(letter: Letter) -> Document:
         "redrive_count": letter.redrive_count,
         "previous": letter.previous,
         "outstanding_job": letter.outstanding_job,
+        "version": letter.version,
         "message": _message(letter.message),
         "history": [_attempt(entry) for entry in letter.history],
     }

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from redrive.core.letters.groups import GroupChange, GroupState
 from redrive.core.letters.letter import ReviewState
 from redrive.core.letters.review import CLOSED_BY
 from redrive.core.letters.selection import OPEN_STATES, Selection
@@ -15,6 +16,7 @@ from redrive.core.ports import ReviewChange
 from redrive.core.settlement import Reason
 from redrive.runtime.clock import SystemClock
 from redrive.sqlite import SqliteFile
+from redrive.sqlite import letters as store
 from redrive.sqlite.schema import migrate, migrations
 from redrive.sqlite.writer import Tx
 from redrive.stores.sqlite import SqliteGroupStore, SqliteLetterStore
@@ -133,3 +135,27 @@ async def test_kept_sums_are_what_a_count_of_the_letters_says(path: Path) -> Non
         expected = await letters.stats(Selection(states=states, since=1))
         assert expected == await letters.stats(Selection(states=states))
     await file.close()
+
+
+async def test_a_letter_that_was_not_stored_left_no_trace_in_its_group(path: Path) -> None:
+    file = SqliteFile(path, clock=SystemClock())
+    await file.open()
+    letters, groups = SqliteLetterStore(file), SqliteGroupStore(file)
+    await letters.put([letter("a")])
+    await groups.change([GroupChange(fingerprint="fp-1", actor="ann", at=AT, to=GroupState.RESOLVED)])
+    before = await groups.group("fp-1")
+
+    def put_and_fail(tx: Tx) -> None:
+        store.put(tx, [letter("b")])
+        raise LookupError
+
+    with pytest.raises(LookupError):
+        await file.write(put_and_fail)
+    without = await groups.group("fp-1")
+    await letters.put([letter("b")])
+    after = await groups.group("fp-1")
+    await file.close()
+
+    assert before == without
+    assert after is not None
+    assert (GroupState.OPEN, 2) == (after[0].work.state, after[0].count)

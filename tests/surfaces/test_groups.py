@@ -57,6 +57,7 @@ async def test_a_group_is_worked_on_and_comes_back(cli: Cli, shop: Redrive) -> N
     await one_more(shop, "dl_new", version="1.4.2")
     back = cli("dlq", "group", "show", "fp-1", *APP, "--json").json
 
+    assert "1.4.2" in cli("dlq", "show", "dl_new", *APP).out
     assert ["fp-1"] == [group["group"] for group in listed["groups"]]
     assert ("resolved", "1.4.2", "bob") == (still["state"], still["resolved_in"], still["assignee"])
     assert ("open", 4) == (back["state"], back["waiting"])

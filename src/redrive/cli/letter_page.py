@@ -22,6 +22,7 @@ def print_letter(letter: dict[str, Any]) -> None:
             ("queue", f"{letter['queue']} (dead letters: {letter['dead_letter_queue']})"),
             ("group", _joined(letter["group"], letter["group_title"])),
             ("attempts", letter["attempt_count"]),
+            ("app version", letter["version"]),
             ("first failed", letter["first_failed_at"]),
             ("dead since", letter["dead_lettered_at"]),
             ("may go", letter["expires_at"]),

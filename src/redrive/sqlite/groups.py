@@ -188,11 +188,13 @@ def _reopen_one(tx: Tx, work: GroupWork, letters: Sequence[Letter], *, seen: int
 
 
 def _lately(tx: Tx, work: GroupWork, letter: Letter) -> int:
-    if work.ignored is None or work.ignored.per_ms is None:
+    bound = work.ignored
+    if bound is None or bound.per_ms is None or bound.rate is None:
         return 0
+    # No further than tells: the group may have had very many letters lately.
     found: int = tx.execute(
-        "SELECT count(*) FROM redrive_letter WHERE fingerprint = ? AND dead_lettered_at > ?",
-        (text_in(letter.fingerprint), letter.dead_lettered_at - work.ignored.per_ms),
+        "SELECT count(*) FROM (SELECT 1 FROM redrive_letter WHERE fingerprint = ? AND dead_lettered_at > ? LIMIT ?)",
+        (text_in(letter.fingerprint), letter.dead_lettered_at - bound.per_ms, bound.rate + 1),
     ).fetchone()[0]
     return found
 

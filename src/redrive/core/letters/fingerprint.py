@@ -19,6 +19,19 @@ MAX_NORMALISED_CHARS: Final = 2_000
 """Of a longer message only the start makes the group."""
 MAX_TITLE_BYTES: Final = 200
 
+_MONTH: Final = r"(?:jan|feb|mar|mär|apr|may|mai|jun|jul|aug|sep|oct|okt|nov|dec|dez)[a-z]{0,6}\.?"
+_CLOCK: Final = r"\d{1,2}:\d\d(?::\d\d(?:[.,]\d{1,9})?)?"
+_DATE: Final = (
+    r"\b(?:(?:mon|tue|wed|thu|fri|sat|sun)[a-z]{0,6},? {1,2})?"
+    rf"(?:\d{{1,2}}[./]\d{{1,2}}[./](?:19|20)\d\d|\d{{1,2}}\.? {_MONTH}|{_MONTH} {{1,2}}\d{{1,2}}\b)"
+    rf"(?:,? {_CLOCK})?(?:,? (?:19|20)\d\d\b)?(?:,? {_CLOCK})?(?: ?(?:gmt|utc|[+-]\d\d:?\d\d)\b)?"
+)
+"""28.11.2026 14:05, Sat, 28 Nov 2026 14:05:00 +0000, Nov 28 14:05:00."""
+_ENDINGS: Final = (
+    "com|net|org|io|eu|de|at|ch|fr|uk|tr|cn|us|cloud|internal|intern|local|localdomain|lan|corp|svc|example|invalid"
+)
+"""How a name without any digit in it ends that is a host, and no module or file."""
+
 _RULES: Final = tuple(
     (re.compile(pattern, re.ASCII | re.IGNORECASE), mark)
     for pattern, mark in (
@@ -26,6 +39,7 @@ _RULES: Final = tuple(
         (r"\b[\w.+-]{1,64}@[\w-]{1,63}(?:\.[\w-]{1,63}){1,8}", "<email>"),
         (r"(?<![\w/])(?:[a-z]:\\|~?/)[\w.~%+@-]{1,255}(?:[/\\][\w.~%+@-]{0,255}){0,40}", "<path>"),
         (r"\b[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}\b", "<uuid>"),
+        (_DATE, "<time>"),
         (r"\b\d{4}-\d\d-\d\d(?:[t ]\d\d:\d\d(?::\d\d(?:[.,]\d{1,9})?)?(?: ?z| ?[+-]\d\d:?\d\d)?)?", "<time>"),
         (r"\b\d\d:\d\d:\d\d(?:[.,]\d{1,9})?\b", "<time>"),
         (r"\b(?:\d{1,3}\.){3}\d{1,3}(?::\d{1,5})?\b", "<ip>"),
@@ -34,6 +48,8 @@ _RULES: Final = tuple(
             r"\b(?=[a-z.-]{0,253}\d)[a-z0-9][a-z0-9-]{0,62}(?:\.[a-z0-9][a-z0-9-]{0,62}){0,7}\.[a-z]{2,24}(?::\d{1,5})?\b",
             "<host>",
         ),
+        (rf"\b[a-z][a-z0-9-]{{0,62}}(?:\.[a-z0-9-]{{1,63}}){{0,7}}\.(?:{_ENDINGS})\b(?!\.\w)(?::\d{{1,5}})?", "<host>"),
+        (r"\b[a-z][a-z0-9-]{0,62}(?:\.[a-z0-9-]{1,63}){1,7}:\d{1,5}\b|\blocalhost\b(?::\d{1,5})?", "<host>"),
         (r"(?<!\w)'[^'\n]{1,500}'(?!\w)|\"[^\"\n]{1,500}\"|`[^`\n]{1,500}`", "<quoted>"),
         (r"\b0x[0-9a-f]{1,64}\b", "<hex>"),
         (r"\b(?=[0-9a-f]{0,64}\d)(?=[0-9a-f]{0,64}[a-f])[0-9a-f]{7,128}\b", "<hex>"),
@@ -53,11 +69,18 @@ def normalised(text: str) -> str:
     return result.strip()
 
 
-_ALIKE: Final = (
-    (re.compile(r"<(?:uuid|hex|id|n)>"), "<n>"),
-    (re.compile(r"\[?<(?:ip|host)>\]?(?::<n>)?"), "<host>"),
+_UNIT: Final = r"(?:[nµmu]?s|sec|min|h|d|[kmgt]?i?b|%|€|\$|£|¥|eur|usd|gbp|chf|try|tl|cny|rmb|元)(?!\w)"
+_ALIKE: Final = tuple(
+    (re.compile(pattern, re.ASCII | re.IGNORECASE), mark)
+    for pattern, mark in (
+        (r"<(?:uuid|hex|id|n)>", "<n>"),
+        (r"\b[a-z]{1,12}-<n>|\b[a-z]{2,20}\d{1,6}\b", "<n>"),
+        (rf"[-+]?(?:[€$£¥] ?)?<n>(?: ?{_UNIT})?", "<n>"),
+        (r"<n>(?:[/:.-]<n>)+", "<n>"),
+        (r"\[?<(?:ip|host)>\]?(?::<n>)?", "<host>"),
+    )
 )
-"""Which kind of id, or of address, a message names makes no other problem. A title keeps them apart, to be read."""
+"""Which kind of id, address or unit a message names makes no other problem. A title keeps them apart, to be read."""
 
 
 def _core(text: str) -> str:
