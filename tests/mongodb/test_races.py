@@ -6,7 +6,12 @@ import json
 import subprocess
 import sys
 from collections import Counter
+from typing import Any
 
+import pytest
+
+from redrive.core.idempotency import Acquired, ClaimState, Duplicate, InProgress
+from redrive.core.ports import ClaimEnd
 from redrive.runtime.clock import SystemClock
 from redrive.stores.mongodb.claims import MongoClaimStore
 from redrive.stores.mongodb.link import Link
@@ -49,3 +54,34 @@ def _all_started(racers: list[subprocess.Popen[str]]) -> list[subprocess.Popen[s
         racer.stdin.write("go\n")
         racer.stdin.flush()
     return racers
+
+
+@pytest.mark.parametrize("is_done", [False, True])
+async def test_a_duplicate_key_is_judged_by_what_stands_there_now(is_done: bool) -> None:
+    """Somebody else's insert comes between the look and the insert (case ID-02)."""
+    url = database_url()
+    mine, others = (MongoClaimStore(Link(url), clock=SystemClock()) for _ in range(2))
+    await mine.open()
+    await others.open()
+    answer, was_late = mine._records._answer, []
+
+    async def late(ask: Any, *, takes_back: bool) -> Any:
+        if type(ask).__name__ == "Insert" and not was_late:
+            (theirs,) = await others.claim([("q", "k")], lease_ms=20_000, owner="other")
+            assert isinstance(theirs, Acquired)
+            if is_done:
+                await others.finish([ClaimEnd(ref=theirs.ref, state=ClaimState.PROCESSED)])
+            was_late.append(await answer(ask, takes_back=takes_back))
+            return was_late[0]
+        return await answer(ask, takes_back=takes_back)
+
+    mine._records._answer = late  # type: ignore[method-assign]
+    (verdict,) = await mine.claim([("q", "k")], lease_ms=20_000, owner="me")
+
+    record = await others.get("q", "k")
+    assert record is not None
+    assert isinstance(verdict, Duplicate if is_done else InProgress)
+    assert 1 == record.attempts
+    assert is_done or "other" == record.owner
+    await mine.close()
+    await others.close()

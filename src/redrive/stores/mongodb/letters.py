@@ -32,7 +32,8 @@ from redrive.core.letters.selection import OPEN_STATES, Place, Selection, cursor
 from redrive.core.ports import AuditEntry, Clock, LetterStats, Page, ReviewChange
 from redrive.core.text import clean, cut
 from redrive.core.units import UnixMs
-from redrive.stores.mongodb.failures import DUPLICATE_KEY, translated
+from redrive.errors import BrokerUnavailableError
+from redrive.stores.mongodb.failures import is_duplicate, translated
 from redrive.stores.mongodb.groups import MongoGroupStore, sends_in
 from redrive.stores.mongodb.letter_documents import (
     SUMMARY_FIELDS,
@@ -130,6 +131,12 @@ class MongoLetterStore:
                 if not left:
                     break
                 left = await self._put_again(left)
+            if left:
+                raise BrokerUnavailableError(
+                    f"{len(left)} dead letters were not stored in MongoDB at {self._link.where} after {MAX_TRIES} "
+                    "tries: others store the same ones. Storing them again is safe.",
+                    hint="It is tried again by itself.",
+                )
             lives = [document["redrive"]["life"] for document, _ in made]
             fresh = await self.letters.find({"redrive.life": {"$in": lives}}, SUMMARY_FIELDS).to_list() if lives else []
             stored = {document["redrive"]["life"] for document in fresh}
@@ -151,16 +158,14 @@ class MongoLetterStore:
             return [without_snapshot(document) for document in documents]
         except BulkWriteError as error:
             failed = (error.details or {}).get("writeErrors", ())
-            refused = {each["index"] for each in failed if each["code"] != DUPLICATE_KEY}
+            refused = {each["index"] for each in failed if not is_duplicate(each)}
             if any("bare" in documents[place]["redrive"] for place in refused) or not failed:
                 raise
-            there = await self._alive(
-                [documents[each["index"]]["_id"] for each in failed if each["code"] == DUPLICATE_KEY]
-            )
+            there = await self._alive([documents[each["index"]]["_id"] for each in failed if is_duplicate(each)])
             again = [without_snapshot(documents[place]) for place in refused]
             for each in failed:
                 document = documents[each["index"]]
-                if each["code"] == DUPLICATE_KEY and document["_id"] not in there:
+                if is_duplicate(each) and document["_id"] not in there:
                     own = {**document["redrive"], "number": self._number() + secrets.randbelow(1_000), "again": True}
                     again.append({**document, "redrive": own})
             return again
