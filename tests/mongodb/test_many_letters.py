@@ -25,7 +25,7 @@ PAGE_BYTES = 100_000
 
 
 async def test_every_page_is_small_and_sees_each_letter_once_and_filters_count_exactly() -> None:
-    store = MongoLetterStore(Link(database_url()), clock=SystemClock())
+    store = MongoLetterStore(Link(f"{database_url()}?socketTimeoutMS=60000"), clock=SystemClock())
     await store.open()
     for first in range(0, COUNT, 500):
         await store.put(
