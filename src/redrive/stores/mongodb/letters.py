@@ -10,7 +10,7 @@ people can take. The letter's own `reviewState`, which lists and other tools rea
 between, it shows the state before until the letter is looked at or moved again, which writes it.
 
 A prune is a move like any other ("pruned", which nothing follows), so that a letter which somebody restores at that
-moment stays. Killed after it: the letter is as good as gone, and the next prune removes what is left of it.
+moment stays. Killed after it: the letter is as good as gone; lists show it until the next prune that takes it.
 
 A page is found by (death, number), which no two letters share: a unique index, and another number for the second.
 """
