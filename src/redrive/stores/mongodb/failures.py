@@ -6,9 +6,10 @@ disk. Everything else it refuses is a person's business.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import re
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from typing import Final
+from typing import Any, Final
 
 from pymongo import errors
 
@@ -18,6 +19,7 @@ from redrive.errors import BrokerUnavailableError, ConfigurationError, RedriveEr
 MAX_TEXT_BYTES: Final = 300
 DUPLICATE_KEY: Final = 11_000
 
+_INDEX: Final = re.compile(r"\bindex: (\S+)")
 _BY_ITSELF: Final = "It is tried again by itself; what was stored before is safe."
 _AWAY: Final = (
     errors.ServerSelectionTimeoutError,
@@ -78,6 +80,14 @@ def duplicates_of(error: errors.BulkWriteError) -> set[int]:
     """The places in the batch whose key was there already. Raises the error where anything else went wrong."""
     details = error.details or {}
     failed = details.get("writeErrors", ())
-    if details.get("writeConcernErrors") or any(each.get("code") != DUPLICATE_KEY for each in failed):
+    if details.get("writeConcernErrors") or not all(map(is_duplicate, failed)):
         raise error
     return {each["index"] for each in failed}
+
+
+def is_duplicate(failed: Mapping[str, Any]) -> bool:
+    """Whether a write failed because its key is there: by an index of redrive's, as far as the server names it. One of
+    somebody else's is an error: what it refuses is refused for ever.
+    """
+    named = _INDEX.search(str(failed.get("errmsg", "")))
+    return failed.get("code") == DUPLICATE_KEY and (named is None or named[1].startswith(("_id", "redrive_")))

@@ -218,7 +218,7 @@ class MongoJobStore:
         await self._hold(row.job.id, whys)
         scope = scope_of(row.job.id)
         items = [
-            _item_document(scope, position, each, whys[each["_id"]])
+            _item_document(scope, position, each, why=whys[each["_id"]])
             for position, each in enumerate(found[:room], row.job.counts.selected)
         ]
         taken = await insert_new(self._items, items)
@@ -465,7 +465,7 @@ def _item_id(scope: str, position: int) -> str:
     return f"{scope}-{position}"
 
 
-def _item_document(scope: str, position: int, letter: Document, why: str | None) -> Document:
+def _item_document(scope: str, position: int, letter: Document, *, why: str | None) -> Document:
     return {
         "_id": _item_id(scope, position),
         "job": scope,

@@ -10,7 +10,7 @@ people can take. The letter's own `reviewState`, which lists and other tools rea
 between, it shows the state before until the letter is looked at or moved again, which writes it.
 
 A prune is a move like any other ("pruned", which nothing follows), so that a letter which somebody restores at that
-moment stays. Killed after it: the letter is as good as gone, and the next prune removes what is left of it.
+moment stays. Killed after it: the letter is as good as gone; lists show it until the next prune that takes it.
 
 A page is found by (death, number), which no two letters share: a unique index, and another number for the second.
 """
@@ -19,7 +19,7 @@ from __future__ import annotations
 
 import secrets
 from collections import Counter
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Collection, Sequence
 from typing import Any, Final
 
 from pymongo.asynchronous.collection import AsyncCollection
@@ -32,7 +32,8 @@ from redrive.core.letters.selection import OPEN_STATES, Place, Selection, cursor
 from redrive.core.ports import AuditEntry, Clock, LetterStats, Page, ReviewChange
 from redrive.core.text import clean, cut
 from redrive.core.units import UnixMs
-from redrive.stores.mongodb.failures import DUPLICATE_KEY, translated
+from redrive.errors import BrokerUnavailableError
+from redrive.stores.mongodb.failures import is_duplicate, translated
 from redrive.stores.mongodb.groups import MongoGroupStore, sends_in
 from redrive.stores.mongodb.letter_documents import (
     SUMMARY_FIELDS,
@@ -125,21 +126,25 @@ class MongoLetterStore:
             for _, pieces in made:
                 for piece in pieces:
                     await self._pieces.insert_one(piece)
-            left = [document for document, _ in made]
+            left, fresh = [document for document, _ in made], []
             for _ in range(MAX_TRIES):
                 if not left:
                     break
-                left = await self._put_again(left)
-            lives = [document["redrive"]["life"] for document, _ in made]
-            fresh = await self.letters.find({"redrive.life": {"$in": lives}}, SUMMARY_FIELDS).to_list() if lives else []
-            stored = {document["redrive"]["life"] for document in fresh}
-            for document, pieces in made:
-                if pieces and document["redrive"]["life"] not in stored:
-                    await self._drop_pieces(document["redrive"]["life"], len(pieces))
+                left, stored = await self._store(left)
+                fresh += stored
+            if left:
+                raise BrokerUnavailableError(
+                    f"{len(left)} dead letters were not stored in MongoDB at {self._link.where} after {MAX_TRIES} "
+                    "tries: others store the same ones. Storing them again is safe.",
+                    hint="It is tried again by itself.",
+                )
+            await self._drop_pieces_of_none([(document, len(pieces)) for document, pieces in made if pieces])
         await self.groups.arrived(fresh)
 
-    async def _put_again(self, documents: Sequence[Document]) -> list[Document]:
-        """Store them; those that have to be tried in another form: another number, or without what is refused."""
+    async def _store(self, documents: Sequence[Document]) -> tuple[list[Document], list[Document]]:
+        """Store them. Those that have to be tried in another form, with another number or without what is refused; and
+        those that are stored now.
+        """
         for document in documents:
             if document["redrive"].get("again"):
                 await self._finish_prune(document["_id"])
@@ -148,23 +153,32 @@ class MongoLetterStore:
         except DocumentTooLarge:
             if all("bare" in document["redrive"] for document in documents):
                 raise
-            return [without_snapshot(document) for document in documents]
+            return [without_snapshot(document) for document in documents], []
         except BulkWriteError as error:
-            failed = (error.details or {}).get("writeErrors", ())
-            refused = {each["index"] for each in failed if each["code"] != DUPLICATE_KEY}
-            if any("bare" in documents[place]["redrive"] for place in refused) or not failed:
+            details = error.details or {}
+            failed = {each["index"]: each for each in details.get("writeErrors", ())}
+            refused = {place for place, each in failed.items() if not is_duplicate(each)}
+            if not failed or details.get("writeConcernErrors") or _are_bare(documents, refused):
                 raise
-            there = await self._alive(
-                [documents[each["index"]]["_id"] for each in failed if each["code"] == DUPLICATE_KEY]
-            )
-            again = [without_snapshot(documents[place]) for place in refused]
-            for each in failed:
-                document = documents[each["index"]]
-                if each["code"] == DUPLICATE_KEY and document["_id"] not in there:
+            there = await self._alive([documents[place]["_id"] for place in failed.keys() - refused])
+            again = [without_snapshot(documents[place]) for place in sorted(refused)]
+            for place in sorted(failed.keys() - refused):
+                document = documents[place]
+                if document["_id"] not in there:
                     own = {**document["redrive"], "number": self._number() + secrets.randbelow(1_000), "again": True}
                     again.append({**document, "redrive": own})
-            return again
-        return []
+            return again, [document for place, document in enumerate(documents) if place not in failed]
+        return [], list(documents)
+
+    async def _drop_pieces_of_none(self, large: Sequence[tuple[Document, int]]) -> None:
+        """The pieces of letters that were there already. Which copy was stored, only the server knows for sure."""
+        if not large:
+            return
+        ids = [document["_id"] for document, _ in large]
+        kept = {each["redrive"]["life"] async for each in self.letters.find({"_id": {"$in": ids}}, {"redrive.life": 1})}
+        for document, count in large:
+            if document["redrive"]["life"] not in kept:
+                await self._drop_pieces(document["redrive"]["life"], count)
 
     async def _alive(self, ids: Sequence[str]) -> set[str]:
         """Those of these letters that are there, and not being pruned."""
@@ -409,7 +423,8 @@ class MongoLetterStore:
         for document in documents:
             if document["redrive"].get("pieces"):
                 await self._drop_pieces(document["redrive"]["life"], document["redrive"]["pieces"])
-        await self.letters.delete_many({"redrive.life": {"$in": lives}})
+        ids = [document["_id"] for document in documents]
+        await self.letters.delete_many({"_id": {"$in": ids}, "redrive.life": {"$in": lives}})
         await self._moves.delete_many({"life": {"$in": lives}})
 
     async def is_gone(self, ids: Sequence[str]) -> set[str]:
@@ -437,6 +452,11 @@ def text_out_or_empty(kept: str | None) -> str:
 def _clean(document: Document) -> Document:
     own = {name: value for name, value in document["redrive"].items() if name not in ("again", "bare")}
     return {**document, "redrive": own}
+
+
+def _are_bare(documents: Sequence[Document], places: Collection[int]) -> bool:
+    """Whether one of these was refused although there was nothing in it to refuse."""
+    return any("bare" in documents[place]["redrive"] for place in places)
 
 
 def _is_sifted(selection: Selection) -> bool:
