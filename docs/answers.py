@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+from collections import Counter
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final
@@ -22,6 +23,7 @@ from redrive.core.redrive import JobCounts, JobState
 from redrive.errors import NotFoundError
 from redrive.runtime.archive import ArchiveFile
 from redrive.runtime.backend import FileReport
+from redrive.runtime.collector import Collected
 from redrive.runtime.redriver import Returned
 from redrive.testing import samples
 
@@ -50,6 +52,10 @@ def answers() -> dict[str, Any]:
         "`redrive dlq list`": views.page_document(Page(letters=(_summary(),), cursor="b3BhcXVl")),
         "`redrive dlq show`": views.letter_view_document(_letter()),
         "`redrive dlq stats`": views.stats_document(_stats(), (_group(),), last_hour=1),
+        "`redrive dlq collect --dry-run`": views.found_document((_letter().letter,)),
+        "`redrive dlq collect`": views.collected_document(
+            Collected(taken=12, new=10, by_queue=Counter({"orders": 10}), by_group=Counter({"v2-9f2c4a7b01d3e5f6": 10}))
+        ),
         "`redrive dlq groups`": views.groups_document(GroupPage(groups=(_problem(),), cursor=None)),
         "`redrive dlq group show`": views.group_view_document(_problem_view()),
         "`redrive dlq group acknowledge`, `ignore`, `resolve`, `reopen`, `note`, `assign`": views.group_document(

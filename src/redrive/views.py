@@ -21,6 +21,7 @@ from redrive.core.redrive import Job
 from redrive.core.units import UnixMs, rfc3339
 from redrive.core.wire import body_document, message_document, options_document, selection_document
 from redrive.runtime.archive import ArchiveFile
+from redrive.runtime.collector import Collected
 from redrive.service import (
     Erasure,
     GroupCount,
@@ -157,6 +158,39 @@ def stats_document(stats: LetterStats, groups: Sequence[GroupCount] = (), *, las
         "by_tenant": stats.by_tenant,
         "oldest_at": instant(stats.oldest_at),
         "groups": [_group_count(group) for group in groups],
+    }
+
+
+def found_document(letters: Sequence[Letter]) -> Document:
+    """What messages of a dead-letter queue would become."""
+    return {
+        "letters": [
+            {
+                "id": each.id,
+                "message_id": each.message.id,
+                "queue": each.queue,
+                "dead_letter_queue": each.dead_letter_queue,
+                "reason_code": each.reason.code,
+                "reason_text": each.reason.text,
+                "error_type": each.error_type,
+                "error_code": each.error_code,
+                "attempt_count": each.attempt_count,
+                "dead_lettered_at": instant(each.dead_lettered_at),
+                "group": each.fingerprint,
+                "group_title": each.group_title,
+            }
+            for each in letters
+        ]
+    }
+
+
+def collected_document(done: Collected) -> Document:
+    """What a collector has done; the largest entries first."""
+    return {
+        "taken": done.taken,
+        "new": done.new,
+        "by_queue": dict(done.by_queue.most_common()),
+        "by_group": dict(done.by_group.most_common()),
     }
 
 

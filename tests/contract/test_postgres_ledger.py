@@ -49,7 +49,7 @@ class TestOrderedLedgerOverPostgresForward(OnPostgres, ForwardContract):
 
 
 class TestOrderedLedgerOverPostgres(OnPostgres, LedgerContract):
-    mark: ClassVar[str] = "%s"
+    insert: ClassVar[str] = "INSERT INTO effects VALUES (%s)"
 
     async def commit_and_die(self, parts: LedgerParts, *inside: Outgoing) -> None:
         """A handler's transaction commits; its process is gone before anything is sent or acknowledged."""

@@ -51,6 +51,7 @@ async def play_pause(app: Redrive) -> None:
     assert ([0], 5) == (before, left)
     assert sorted(started) == list(range(6))
     assert 1 == told.count("queue.resumed")
+    assert 0 == told.count("delivery.requeued"), "nothing is taken and given back, again and again"
     assert all(attempt == 1 for fields in told.named("deliveries.processed") for attempt in fields["attempts"])
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import random
 import signal
@@ -297,3 +298,44 @@ def test_who_is_meant_is_the_same_in_files_and_stores() -> None:
         Selection(headers=(("not there", "x"),)),
     ):
         assert not is_meant(no, found), no
+
+
+KILLED_BETWEEN = """
+import asyncio, os, signal, sys
+from redrive import Redrive
+from redrive.core.letters.selection import Selection
+from redrive.service import Service, erasing
+
+erasing.erase_from = lambda *_: os.kill(os.getpid(), signal.SIGKILL)
+
+async def main():
+    async with Redrive("shop", sys.argv[1], settings={"archive": sys.argv[2]}) as app:
+        await Service(app).erase(Selection(text=sys.argv[3]), actor="ann")
+
+asyncio.run(main())
+"""
+
+
+async def test_killed_between_store_and_archives_the_same_command_does_the_rest(tmp_path: Path) -> None:
+    url, folder = f"sqlite:////{tmp_path}/app.db", tmp_path / "archive"
+    folder.mkdir()
+    archived(folder / "a.jsonl", of("dl_1", SECRET), of("dl_2", "bob"))
+    async with Redrive("shop", url, settings={"archive": str(folder)}) as app:
+        await app.backend.letters.put([of("dl_3", SECRET), of("dl_4", "bob")])
+
+        ran = await asyncio.to_thread(
+            subprocess.run,
+            [sys.executable, "-c", KILLED_BETWEEN, url, str(folder), SECRET],
+            cwd=ROOT,
+            check=False,
+            timeout=60,
+        )
+        between = set(await states(app)), [each.id for each in letters_in(folder / "a.jsonl")]
+        rest = await Service(app).erase(Selection(text=SECRET), actor="ann")
+
+    record = [json.loads(line)["state"] for line in (folder / archives.ERASURES).read_text().splitlines()]
+    assert -signal.SIGKILL == ran.returncode
+    assert ({"dl_4"}, ["dl_1", "dl_2"]) == between
+    assert (0, 1) == (rest.letters, rest.archived)
+    assert ["dl_2"] == [each.id for each in letters_in(folder / "a.jsonl")]
+    assert ["begun", "begun", "done"] == record

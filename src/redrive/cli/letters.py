@@ -52,13 +52,23 @@ def list_letters(
     if not selection.states and not selection.ids:
         selection = _open(selection)
 
-    page = where.run(lambda service: service.letters(selection, limit=limit, cursor=cursor))
+    page = where.run(lambda service: _full_page(service, selection, limit=limit, cursor=cursor))
     if where.is_json:
         from redrive.views import page_document
 
         print_json(page_document(page))
         return
     _print_page(page)
+
+
+async def _full_page(service: Service, selection: Selection, *, limit: int, cursor: str | None) -> Page:
+    """A page that is short only at the end: a person who looks for something rare wants to see it, not a cursor."""
+    page = await service.letters(selection, limit=limit, cursor=cursor)
+    found = list(page.letters)
+    while len(found) < limit and page.cursor is not None:
+        page = await service.letters(selection, limit=limit - len(found), cursor=page.cursor)
+        found += page.letters
+    return replace(page, letters=tuple(found))
 
 
 def _open(selection: Selection) -> Selection:
@@ -136,7 +146,11 @@ def stats(
     async def look(service: Service) -> tuple[LetterStats, tuple[GroupCount, ...], int]:
         if recount:
             wrong = await service.recount_groups()
-            note(f"The counts of {plural(wrong, 'group')} were wrong and are right now." if wrong else "Counts are right.")
+            note(
+                f"The counts of {plural(wrong, 'group')} were wrong and are right now."
+                if wrong
+                else "Counts are right."
+            )
         found = await service.stats(selection, top=top)
         return found, await service.group_counts(selection, limit=top), await service.died_last_hour(selection)
 

@@ -9,6 +9,7 @@ from typer.core import TyperGroup
 
 from redrive.cli import (
     archive,
+    collect,
     in_place,
     jobs,
     letter_groups,
@@ -155,6 +156,7 @@ dlq.command("list", short_help="The letters, oldest first")(letters.list_letters
 dlq.command("peek", short_help="What lies in a RabbitMQ's own dead-letter queue")(in_place.peek)
 dlq.command("show", short_help="One letter: reason, attempts, headers, body, audit")(letters.show)
 dlq.command("stats", short_help="Counts, and the problems behind them")(letters.stats)
+dlq.command("collect", short_help="Take a broker's own dead letters into the store")(collect.collect)
 dlq.command("groups", short_help="The problems behind the letters")(letter_groups.list_groups)
 dlq.command("redrive", short_help="Send letters back to be processed")(jobs.redrive)
 dlq.command("jobs", short_help="Redrive jobs, and how far each is")(jobs.list_jobs)

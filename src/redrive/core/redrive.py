@@ -161,6 +161,12 @@ class Candidate(Protocol):
     """What `refusal` looks at: a `Letter` or its summary in a list."""
 
     @property
+    def queue(self) -> str: ...
+
+    @property
+    def dead_letter_queue(self) -> str: ...
+
+    @property
     def state(self) -> ReviewState: ...
 
     @property
@@ -181,6 +187,8 @@ def refusal(letter: Candidate | None, options: JobOptions, *, job_id: str, at: U
     """
     if letter is None:
         return "it no longer exists"
+    if letter.queue == letter.dead_letter_queue and options.target_queue is None:
+        return "it does not say which queue it came from: name one with --to"
     if letter.state not in OPEN_STATES and not (letter.state is ReviewState.REPLAYED and options.force):
         return f"it is {letter.state}: restore it first"
     if letter.outstanding_job not in (None, job_id):

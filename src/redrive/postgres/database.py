@@ -78,11 +78,14 @@ class Job:
     def __init__(self) -> None:
         self._guard = threading.Lock()
         self._connection: psycopg.Connection | None = None
+        self.is_cut = False
 
     @contextlib.contextmanager
     def on(self, connection: psycopg.Connection) -> Iterator[psycopg.Connection]:
         """Inside, this is the connection to be cut."""
         with self._guard:
+            if self.is_cut:
+                raise psycopg.OperationalError("it took too long to connect")
             self._connection = connection
         try:
             yield connection
@@ -91,8 +94,9 @@ class Job:
                 self._connection = None
 
     def interrupt(self) -> None:
-        """End the connection as if the server had."""
+        """End the connection as if the server had; nothing more is tried."""
         with self._guard:
+            self.is_cut = True
             if self._connection is not None and not self._connection.closed:
                 with contextlib.suppress(OSError), socket.socket(fileno=os.dup(self._connection.fileno())) as cut:
                     cut.shutdown(socket.SHUT_RDWR)
@@ -111,6 +115,9 @@ class Database:
         self._idle_guard = threading.Lock()
         self._threads: ThreadPoolExecutor | None = None
         self._renewing: ThreadPoolExecutor | None = None
+        # Of transactions. Those that begin may all be waiting for one that has to end.
+        self._beginning: ThreadPoolExecutor | None = None
+        self._ending: ThreadPoolExecutor | None = None
         self.transactions = threading.BoundedSemaphore(self.address.pool)
 
     @property
@@ -137,6 +144,8 @@ class Database:
             if self._opens == 0:
                 self._threads = ThreadPoolExecutor(self.address.pool, thread_name_prefix="redrive-postgres")
                 self._renewing = ThreadPoolExecutor(1, thread_name_prefix="redrive-postgres-renew")
+                self._beginning = ThreadPoolExecutor(self.address.pool, thread_name_prefix="redrive-postgres-begin")
+                self._ending = ThreadPoolExecutor(self.address.pool, thread_name_prefix="redrive-postgres-end")
                 try:
                     await self._call(self._prepare)
                 except BaseException:
@@ -154,10 +163,10 @@ class Database:
                 await self._shut()
 
     async def _shut(self) -> None:
-        for threads in (self._threads, self._renewing):
+        for threads in (self._threads, self._renewing, self._beginning, self._ending):
             if threads is not None:
                 await asyncio.to_thread(threads.shutdown)
-        self._threads = self._renewing = None
+        self._threads = self._renewing = self._beginning = self._ending = None
         self._drop_idle()
 
     def _prepare(self, job: Job) -> None:
@@ -209,6 +218,19 @@ class Database:
         except TimeoutError:
             job.interrupt()
             return future.result()
+
+    def in_beginning(self, work: Callable[[], T]) -> asyncio.Future[T]:
+        """Begin a transaction in a thread; it may have to wait for another one's end."""
+        return self._submit(self._beginning, work)
+
+    def in_ending(self, work: Callable[[], T]) -> asyncio.Future[T]:
+        """End a transaction in a thread that is free for it."""
+        return self._submit(self._ending, work)
+
+    def _submit(self, threads: ThreadPoolExecutor | None, work: Callable[[], T]) -> asyncio.Future[T]:
+        if threads is None:
+            raise _not_open(self.shown)
+        return asyncio.get_running_loop().run_in_executor(threads, work)
 
     async def _call(self, work: Callable[[Job], T], *, undo: Callable[[Tx, T], object] | None = None) -> T:
         if self._threads is None:
@@ -274,7 +296,7 @@ class Database:
             except psycopg.Error as error:
                 # Lost once: the server may have restarted. Lost again: it is away.
                 is_again = is_repeated(error) or (is_lost(error) and last == 1)
-                if not is_again or last == REPEATS:
+                if not is_again or job.is_cut or last == REPEATS:
                     raise as_redrive_error(error, self.shown) from error
         raise AssertionError("unreachable: the last try returns or raises")
 

@@ -75,7 +75,10 @@ def migrate(
 
 def _versions(connection: psycopg.Connection, sql: Callable[[str], bytes]) -> tuple[int, int]:
     """(schema_version, min_reader_version); (0, 0) where redrive has not been here."""
-    row = connection.execute("SELECT to_regclass(%s) IS NULL", (sql("@meta").decode(),)).fetchone()
+    # Reading a table makes the session hear of what others made; without it, it may still believe that there is none.
+    row = connection.execute(
+        "SELECT to_regclass(%s) IS NULL FROM pg_class LIMIT 1", (sql("@meta").decode(),)
+    ).fetchone()
     if row is None or row[0]:
         return 0, 0
     values: dict[str, int] = dict(connection.execute(sql("SELECT name, value FROM @meta")).fetchall())

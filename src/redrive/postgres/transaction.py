@@ -100,7 +100,7 @@ class ClaimTransaction:
     # ------------------------------------------------------------------------------------------- on the loop
 
     async def __aenter__(self) -> Self:
-        begun = asyncio.ensure_future(asyncio.to_thread(self._begin))
+        begun = self._database.in_beginning(self._begin)
         try:
             await asyncio.shield(begun)
         except asyncio.CancelledError:
@@ -114,7 +114,7 @@ class ClaimTransaction:
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
-        done = asyncio.ensure_future(asyncio.to_thread(lambda: self._finish(is_commit=kind is None)))
+        done = self._database.in_ending(lambda: self._finish(is_commit=kind is None))
         try:
             await asyncio.shield(done)
         except asyncio.CancelledError:

@@ -298,6 +298,11 @@ EVENTS: Final[Mapping[str, EventType]] = {
         text="Letter reviewed",
         fields={"letter_id": "letter", "to": "review state", "actor": "who", "note": "why"},
     ),
+    "letters.collected": EventType(
+        level=Level.INFO,
+        text="Dead letters taken from a dead-letter queue of the broker into the store",
+        fields={"queue": "dead-letter queue", "taken": "messages", "new": "letters that were not stored yet"},
+    ),
     "letters.archived": EventType(
         level=Level.ERROR,
         text="More dead letters than allowed: the oldest were written into a file and removed",

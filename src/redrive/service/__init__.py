@@ -6,6 +6,7 @@ by a `Selection` and works in bounded pages, so that a million letters need no m
 
 from __future__ import annotations
 
+from redrive.service.collecting import CollectOperations
 from redrive.service.control import ControlOperations
 from redrive.service.erasing import ErasingOperations
 from redrive.service.operations import MAX_PAGE, SHOWN
@@ -34,6 +35,7 @@ class Service(
     OverviewOperations,
     ControlOperations,
     ErasingOperations,
+    CollectOperations,
 ):
     """The operations on one open app."""
 

@@ -10,8 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import secrets
-from collections.abc import AsyncIterator, Sequence
-from dataclasses import replace
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Final
 
@@ -47,14 +46,17 @@ class ErasingOperations(LetterOperations):
         Raises `ConfigurationError` where nothing restricts the selection, `OSError` for a file that cannot be read.
         """
         self._refuse_everything(selection)
-        found = [letter async for letter in self._held_flags(selection)]
+        letters, held = 0, 0
+        async for letter in self._selected(selection, limit=None, on_count=None):
+            held += letter.outstanding_job is not None
+            letters += letter.outstanding_job is None
         paths = await asyncio.to_thread(self._archives, files)
         in_files = await asyncio.to_thread(
             lambda: [meant_in(path, lambda letter: is_meant(selection, letter)) for path in paths]
         )
         return Erasure(
-            letters=found.count(False),
-            held=found.count(True),
+            letters=letters,
+            held=held,
             archived=sum(each.letters for each in in_files),
             files=sum(each.letters > 0 for each in in_files),
             unreadable=sum(each.unreadable for each in in_files),
@@ -99,7 +101,7 @@ class ErasingOperations(LetterOperations):
             batch.clear()
             return count
 
-        async for letter in self._meant(selection, on_count):
+        async for letter in self.whole(selection, on_count=on_count):
             if letter.outstanding_job is not None:
                 held += 1
                 continue
@@ -108,17 +110,6 @@ class ErasingOperations(LetterOperations):
                 gone += await flush()
         gone += await flush() if batch else 0
         return gone, held
-
-    async def _meant(self, selection: Selection, on_count: Counted | None = None) -> AsyncIterator[Letter]:
-        """Headers are looked at here: not every store can."""
-        known = replace(selection, headers=())
-        async for letter in self.whole(known, on_count=on_count):
-            if is_meant(selection, letter):
-                yield letter
-
-    async def _held_flags(self, selection: Selection) -> AsyncIterator[bool]:
-        async for letter in self._meant(selection):
-            yield letter.outstanding_job is not None
 
     def _archives(self, files: Sequence[Path]) -> list[Path]:
         missing = [path for path in files if not path.is_file()]

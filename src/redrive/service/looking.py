@@ -19,7 +19,9 @@ class LookingOperations(Operations):
     """On letters, changing nothing."""
 
     async def letters(self, selection: Selection, *, limit: int = 50, cursor: str | None = None) -> Page:
-        """One page of letters, oldest first. Looking changes nothing."""
+        """One page of letters, oldest first. Looking changes nothing. Where no index helps a page may be short, or
+        empty, and still have a cursor.
+        """
         if not 1 <= limit <= MAX_PAGE:
             raise ConfigurationError(f"limit is {limit}: a page holds 1 to {MAX_PAGE} letters.")
         return await self._app.backend.letters.find(selection, limit=limit, cursor=cursor)
@@ -47,15 +49,14 @@ class LookingOperations(Operations):
         return tuple(group for group in groups if group is not None)
 
     async def _count_of(self, selection: Selection, fingerprint: str, count: int) -> GroupCount | None:
-        page = await self._app.backend.letters.find(replace(selection, fingerprint=fingerprint), limit=1)
-        if not page.letters:
-            return None
-        oldest = page.letters[0]
-        return GroupCount(
-            fingerprint=fingerprint,
-            title=oldest.group_title or oldest.reason_text,
-            count=count,
-            queue=oldest.queue,
-            reason_code=oldest.reason_code,
-            first_failed_at=oldest.first_failed_at,
-        )
+        of_group = replace(selection, fingerprint=fingerprint)
+        async for oldest in self._selected(of_group, limit=1, on_count=None):
+            return GroupCount(
+                fingerprint=fingerprint,
+                title=oldest.group_title or oldest.reason_text,
+                count=count,
+                queue=oldest.queue,
+                reason_code=oldest.reason_code,
+                first_failed_at=oldest.first_failed_at,
+            )
+        return None

@@ -241,22 +241,42 @@ _ADD_GROUPS: Final = (
 )
 
 
-def recount(tx: Tx) -> int:
-    """Make the counts anew where they are wrong; of how many groups they were."""
-    wrong: set[Any] = set()
+def wrong(connection: sqlite3.Connection) -> int:
+    """Of how many groups the counts are wrong; 1 where only sums over groups are. Looks at one instant, and holds up
+    nobody: this takes seconds where there are a million letters.
+    """
+    connection.execute("BEGIN")
+    try:
+        return _wrong(connection)
+    finally:
+        connection.execute("COMMIT")
+
+
+def _wrong(connection: sqlite3.Connection) -> int:
+    names = set[Any]()
     for now, kept in (
         (_STATES_NOW, _STATES_KEPT),
         (_TENANTS_NOW, "SELECT fingerprint, name, count FROM redrive_group_tenant"),
         (_VERSIONS_NOW, "SELECT fingerprint, name, count FROM redrive_group_version"),
     ):
-        differing = set(tx.execute(now).fetchall()) ^ set(tx.execute(kept).fetchall())
-        wrong.update(row[0] for row in differing)
-    if not wrong:
+        differing = set(connection.execute(now).fetchall()) ^ set(connection.execute(kept).fetchall())
+        names.update(row[0] for row in differing)
+    sums = set(connection.execute("SELECT * FROM redrive_letter_count WHERE count <> 0").fetchall())
+    is_sum_wrong = sums != set(connection.execute("SELECT * FROM redrive_letter_count_now").fetchall())
+    return max(int(is_sum_wrong), len(names))
+
+
+def recount(tx: Tx) -> int:
+    """Make the counts anew where they are wrong; as `wrong`."""
+    found = _wrong(tx.connection)
+    if not found:
         return 0
+    tx.execute("DELETE FROM redrive_letter_count")
+    tx.execute("INSERT INTO redrive_letter_count SELECT * FROM redrive_letter_count_now")
     tx.execute("UPDATE redrive_group SET pending = 0, reviewed = 0, replayed = 0, closed = 0")
     tx.execute(_ADD_GROUPS)
     tx.execute("DELETE FROM redrive_group WHERE pending + reviewed + replayed + closed = 0 AND changed_at IS NULL")
     for what, now in (("tenant", _TENANTS_NOW), ("version", _VERSIONS_NOW)):
         tx.execute(f"DELETE FROM redrive_group_{what}")  # noqa: S608 - constants
         tx.execute(f"INSERT INTO redrive_group_{what} (fingerprint, name, count) {now}")
-    return len(wrong)
+    return found

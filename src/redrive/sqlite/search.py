@@ -3,6 +3,9 @@
 Every index on redrive_letter ends in (dead_lettered_at, seq), so a page is a range read in the right order, however
 many letters there are. Which index is used is decided here and not by the planner: the most telling condition goes
 first, every other one gets a unary plus, which takes its index from the planner (sqlite.org/optoverview.html).
+
+A page whose conditions leave few of very many letters would be long in coming; it ends, short, after a number of
+letters looked through, and its cursor goes on from there.
 """
 
 from __future__ import annotations
@@ -10,7 +13,7 @@ from __future__ import annotations
 import json
 import sqlite3
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
 from redrive.core.letters.ages import AGE_BOUNDS_MS, Ages
@@ -30,66 +33,103 @@ _HAS_HEADER: Final = (
     "EXISTS (SELECT 1 FROM redrive_letter_content c WHERE c.seq = redrive_letter.seq AND instr(c.headers, ?) "
     "AND redrive_has_header(c.headers, ?, ?))"
 )
+FEW: Final = 2_000
+"""So many letters behind an index are looked through without a thought."""
+LOOKED_THROUGH: Final = 50_000
+"""Letters one page looks through, at 1 to 2 µs each."""
+LOOKED_THROUGH_SLOWLY: Final = 10_000
+"""The same where each costs about 5 µs: headers, and text beyond ASCII."""
+_EQUAL: Final = (
+    "message_id", "key", "fingerprint", "error_code", "error_type", "message_type", "tenant", "reason_code",
+)  # fmt: skip
+"""Most telling first."""
 
 
 @dataclass(slots=True)
 class _Where:
-    conditions: list[str] = field(default_factory=list)
-    values: list[Any] = field(default_factory=list)
-    is_led: bool = False
+    """Conditions of which the first of `leading` uses its index; the others lose theirs to the plus."""
 
-    def add(self, column: str, comparison: str, *values: Any) -> None:
-        """One condition. The first that may lead keeps its index; the others lose theirs to the plus."""
-        self.conditions.append(f"{'+' if self.is_led else ''}{column} {comparison}")
-        self.values.extend(values)
-        self.is_led = True
+    leading: list[tuple[str, str, list[Any]]] = field(default_factory=list)
+    others: list[tuple[str, list[Any]]] = field(default_factory=list)
+    times: list[tuple[str, list[Any]]] = field(default_factory=list)
+    is_slow: bool = False
+    is_small: bool = False
+
+    def lead(self, column: str, comparison: str, *values: Any) -> None:
+        """One condition that has an index."""
+        self.leading.append((column, comparison, list(values)))
 
     def filter(self, condition: str, *values: Any) -> None:
         """One condition that never leads."""
-        self.conditions.append(condition)
-        self.values.extend(values)
+        self.others.append((condition, list(values)))
 
     @property
-    def text(self) -> str:
-        return " AND ".join(self.conditions) or "1"
+    def is_one_range(self) -> bool:
+        """Whether every letter of the range that is read is one that was asked for, or they are few."""
+        return self.is_small or (len(self.leading) <= 1 and not self.others)
+
+    def range(self) -> tuple[str, list[Any]]:
+        """The part of an index that is read."""
+        return _joined([*[(f"{column} {test}", values) for column, test, values in self.leading[:1]], *self.times])
+
+    def whole(self) -> tuple[str, list[Any]]:
+        """All conditions."""
+        first, *rest = [(f"{column} {test}", values) for column, test, values in self.leading] or [("", [])]
+        led = [] if not self.leading else [first, *((f"+{text}", values) for text, values in rest)]
+        return _joined([*led, *self.others, *self.times])
+
+
+def _joined(conditions: list[tuple[str, list[Any]]]) -> tuple[str, list[Any]]:
+    return " AND ".join(text for text, _ in conditions) or "1", [value for _, values in conditions for value in values]
 
 
 def where(connection: sqlite3.Connection, selection: Selection) -> tuple[str, list[Any]]:
     """The condition of this selection and its values."""
+    return _where(connection, selection).whole()
+
+
+def _where(connection: sqlite3.Connection, selection: Selection) -> _Where:
     found = _Where()
     if selection.ids:
-        found.add("id", "IN (SELECT value FROM json_each(?))", json.dumps(selection.ids))
-    # Most telling first: the first one given leads.
-    for column in (
-        "message_id",
-        "key",
-        "fingerprint",
-        "error_code",
-        "error_type",
-        "message_type",
-        "tenant",
-        "reason_code",
-    ):
-        _add_equal(found, column, getattr(selection, column))
+        found.lead("id", "IN (SELECT value FROM json_each(?))", json.dumps(selection.ids))
+        found.is_small = True
+    for column in _EQUAL:
+        value = getattr(selection, column)
+        if value is not None:
+            found.lead(column, "= ?", text_in(value))
     if selection.queue is not None:
         _add_queue(connection, found, selection.queue)
     if selection.states:
         _add_states(found, selection)
     _add_filters(found, selection)
-    return found.text, found.values
+    if not selection.ids and found.leading:
+        _choose_lead(connection, found)
+    return found
 
 
-def _add_equal(found: _Where, column: str, value: str | None) -> None:
-    if value is not None:
-        found.add(column, "= ?", text_in(value))
+def _choose_lead(connection: sqlite3.Connection, found: _Where) -> None:
+    """The condition with the fewest letters goes first where that shows at once; else they stay in their order."""
+    if len(found.leading) == 1 and not found.others:
+        return
+    counts = [
+        connection.execute(
+            f"SELECT count(*) FROM (SELECT 1 FROM redrive_letter WHERE {column} {test} LIMIT {FEW})",  # noqa: S608
+            values,
+        ).fetchone()[0]
+        for column, test, values in found.leading
+    ]
+    fewest = counts.index(min(counts))
+    found.leading.insert(0, found.leading.pop(fewest))
+    found.is_small = counts[fewest] < FEW
 
 
 def _add_filters(found: _Where, selection: Selection) -> None:
     if selection.since is not None:
-        found.filter("dead_lettered_at >= ?", selection.since)
+        found.times.append(("dead_lettered_at >= ?", [selection.since]))
     if selection.until is not None:
-        found.filter("dead_lettered_at < ?", selection.until)
+        found.times.append(("dead_lettered_at < ?", [selection.until]))
     for name, value in selection.headers:
+        found.is_slow = True
         found.filter(_HAS_HEADER, json.dumps(name)[1:-1], text_in(name), text_in(value))
     if selection.text is not None:
         _add_text(found, selection.text.lower())
@@ -101,6 +141,7 @@ def _add_text(found: _Where, text: str) -> None:
         columns = ("reason_text", "message_id", "key")
         found.filter(f"({' OR '.join(f'instr(lower({column}), ?)' for column in columns)})", *[text] * len(columns))
     else:
+        found.is_slow = True
         found.filter("redrive_contains(reason_text, message_id, key, ?)", text_in(text))
 
 
@@ -113,7 +154,10 @@ def _add_queue(connection: sqlite3.Connection, found: _Where, queue: str) -> Non
         if connection.execute(f"SELECT 1 FROM redrive_letter WHERE {column} = ? LIMIT 1", (name,)).fetchone()  # noqa: S608
     ]
     if len(columns) == 1:
-        found.add(columns[0], "= ?", name)
+        found.lead(columns[0], "= ?", name)
+    elif not columns:
+        found.filter("0")
+        found.is_small = True
     else:
         found.filter("(+queue = ? OR +dead_letter_queue = ?)", name, name)
 
@@ -121,7 +165,7 @@ def _add_queue(connection: sqlite3.Connection, found: _Where, queue: str) -> Non
 def _add_states(found: _Where, selection: Selection) -> None:
     states = sorted(REVIEW_NUMBER[state] for state in selection.states)
     if len(states) == 1:
-        found.add("state", "= ?", states[0])
+        found.lead("state", "= ?", states[0])
     elif selection.states == OPEN_STATES:
         found.filter("state <= 1")
     else:
@@ -149,13 +193,54 @@ def walk(
     connection: sqlite3.Connection, selection: Selection, *, after: Place | None, up_to: int | None, limit: int
 ) -> Iterator[tuple[Place, LetterSummary]]:
     """Selected letters in order of death from behind `after`. `up_to`: only rows that were there by then."""
-    condition, values = where(connection, selection)
-    if after is not None:
-        condition += " AND (dead_lettered_at, seq) > (?, ?)"
-        values += after
+    bounds = _bounds(after, None)
     if up_to is not None:
-        condition += " AND +seq <= ?"
-        values.append(up_to)
+        bounds.append(("+seq <= ?", [up_to]))
+    return _read(connection, [where(connection, selection), *bounds], limit=limit)
+
+
+def find(connection: sqlite3.Connection, selection: Selection, *, limit: int, cursor: str | None) -> Page:
+    """One page and the cursor of the next. Where an index does not help it looks through LOOKED_THROUGH letters at most
+    and ends there, with fewer on the page.
+    """
+    wanted = _where(connection, selection)
+    after = None if cursor is None else place_of(cursor)
+    steps = [None] if wanted.is_one_range else [FEW, LOOKED_THROUGH_SLOWLY if wanted.is_slow else LOOKED_THROUGH]
+    found: list[tuple[Place, LetterSummary]] = []
+    end: Place | None = None
+    for step in steps:
+        end = None if step is None else _place_after(connection, wanted, after=after, step=step)
+        found += _read(connection, [wanted.whole(), *_bounds(after, end)], limit=limit + 1 - len(found))
+        if len(found) > limit or end is None:
+            break
+        after = end
+    page = found[:limit]
+    last = page[-1][0] if page and len(found) > limit else end
+    return Page(letters=tuple(letter for _, letter in page), cursor=None if last is None else cursor_at(last))
+
+
+def _place_after(connection: sqlite3.Connection, wanted: _Where, *, after: Place | None, step: int) -> Place | None:
+    """Where so many letters of the range are looked through; None where it ends before. Reads the index alone."""
+    condition, values = _joined([wanted.range(), *_bounds(after, None)])
+    row: Place | None = connection.execute(
+        f"SELECT {ORDER} FROM redrive_letter WHERE {condition} ORDER BY {ORDER} LIMIT 1 OFFSET ?",  # noqa: S608
+        [*values, step - 1],
+    ).fetchone()
+    return row
+
+
+def _bounds(after: Place | None, end: Place | None) -> list[tuple[str, list[Any]]]:
+    """Behind one place, up to another."""
+    return [
+        *([] if after is None else [(f"({ORDER}) > (?, ?)", list(after))]),
+        *([] if end is None else [(f"({ORDER}) <= (?, ?)", list(end))]),
+    ]
+
+
+def _read(
+    connection: sqlite3.Connection, conditions: list[tuple[str, list[Any]]], *, limit: int
+) -> Iterator[tuple[Place, LetterSummary]]:
+    condition, values = _joined(conditions)
     rows = connection.execute(
         f"SELECT dead_lettered_at, seq, {SUMMARY_COLUMNS} FROM redrive_letter WHERE {condition} "  # noqa: S608 - constants
         f"ORDER BY {ORDER} LIMIT ?",
@@ -163,15 +248,6 @@ def walk(
     )
     for row in rows:
         yield (row[0], row[1]), summary_from(row[2:])
-
-
-def find(connection: sqlite3.Connection, selection: Selection, *, limit: int, cursor: str | None) -> Page:
-    """One page and the cursor of the next."""
-    after = None if cursor is None else place_of(cursor)
-    found = list(walk(connection, selection, after=after, up_to=None, limit=limit + 1))
-    page = found[:limit]
-    is_more = len(found) > limit and page
-    return Page(letters=tuple(letter for _, letter in page), cursor=cursor_at(page[-1][0]) if is_more else None)
 
 
 _COUNTED: Final = ("state", "queue", "reason_code", "fingerprint", "tenant")
@@ -185,7 +261,10 @@ def stats(
     connection.execute("BEGIN")
     try:
         condition, values = where(connection, selection)
-        counts, oldest_at = _count_all(connection) if condition == "1" else _count_some(connection, condition, values)
+        is_kept = replace(selection, states=frozenset()) == Selection()
+        counts, oldest_at = (
+            _kept_counts(connection, selection) if is_kept else _count_some(connection, condition, values)
+        )
         ages = None if ages_at is None else _ages(connection, condition, values, now=ages_at)
     finally:
         connection.execute("COMMIT")
@@ -219,14 +298,34 @@ def _ages(connection: sqlite3.Connection, condition: str, values: list[Any], *, 
     )
 
 
-def _count_all(connection: sqlite3.Connection) -> tuple[_Counts, UnixMs | None]:
-    # Each count is a walk over one index: the table itself is never read.
+def _kept_counts(connection: sqlite3.Connection, selection: Selection) -> tuple[_Counts, UnixMs | None]:
+    """Of all letters in some states, as triggers count them (006_groups.sql): no letter is read."""
+    states = sorted(REVIEW_NUMBER[state] for state in selection.states or REVIEW_STATES)
+    marks = ",".join(map(str, states))
     counts = {
-        column: dict(connection.execute(f"SELECT {column}, count(*) FROM redrive_letter GROUP BY 1").fetchall())  # noqa: S608
-        for column in _COUNTED
+        column: dict(
+            connection.execute(
+                f"SELECT name, sum(count) FROM redrive_letter_count WHERE kind = {kind} AND state IN ({marks}) "  # noqa: S608
+                "GROUP BY name HAVING sum(count) > 0"
+            ).fetchall()
+        )
+        for kind, column in enumerate(("queue", "reason_code", "tenant"))
     }
-    oldest = connection.execute("SELECT min(dead_lettered_at) FROM redrive_letter WHERE state <= 1").fetchone()[0]
-    return counts, oldest
+    by_state = connection.execute(
+        f"SELECT state, sum(count) FROM redrive_letter_count WHERE kind = 0 AND state IN ({marks}) "  # noqa: S608
+        "GROUP BY state HAVING sum(count) > 0"
+    )
+    count = " + ".join(str(REVIEW_STATES[number]) for number in states)
+    by_group = connection.execute(f"SELECT fingerprint, {count} FROM redrive_group WHERE {count} > 0")  # noqa: S608
+    oldest = [
+        connection.execute("SELECT min(dead_lettered_at) FROM redrive_letter WHERE state = ?", (number,)).fetchone()[0]
+        for number in states
+        if REVIEW_STATES[number] in OPEN_STATES
+    ]
+    return (
+        {**counts, "state": dict(by_state.fetchall()), "fingerprint": dict(by_group.fetchall())},
+        min((at for at in oldest if at is not None), default=None),
+    )
 
 
 def _count_some(connection: sqlite3.Connection, condition: str, values: list[Any]) -> tuple[_Counts, UnixMs | None]:

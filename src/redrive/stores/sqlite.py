@@ -152,8 +152,8 @@ class SqliteGroupStore:
         return await self._file.write_step(groups.change, batch)
 
     async def recount(self) -> int:
-        """See `GroupStore.recount`."""
-        return await self._file.write(groups.recount)
+        """See `GroupStore.recount`. Writers wait only where something is wrong."""
+        return await self._file.write(groups.recount) if await self._file.read(groups.wrong) else 0
 
 
 class SqliteControlStore(_Face):

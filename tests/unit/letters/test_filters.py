@@ -22,7 +22,7 @@ LINES = {
     "QUEUE:orders": Selection(queue="orders"),
     "queue:orders error:TIMEOUT tenant:acme": Selection(queue="orders", error_code="TIMEOUT", tenant="acme"),
     "code:TIMEOUT": Selection(error_code="TIMEOUT"),
-    "\"a\nb\"": Selection(text="a\nb"),
+    '"a\nb"': Selection(text="a\nb"),
     "since:2h": Selection(since=NOW - 2 * HOUR_MS),
     "until:2023-11-14T22:13:20Z": Selection(until=NOW),
     "since:2023-11-14T23:13:20+01:00": Selection(since=NOW),

@@ -6,6 +6,7 @@ from dataclasses import replace
 from typing import Final
 
 from redrive.core.kept import carried
+from redrive.core.letters.foreign import tells_of_death
 from redrive.core.letters.letter import Letter
 from redrive.core.message import (
     HEADER_FIRST_FAILED_AT,
@@ -31,9 +32,10 @@ def redriven_message(letter: Letter, job: Job, *, now: UnixMs) -> Message:
     """The copy to send: same id, key, properties and user headers, and the body as the producer sent it.
 
     It does not expire by its old deadline; with `keep_ttl` it lives as long again as it was first given. A broker's
-    own headers are left out: it would go on counting from them. Redrive's own are replaced, never added up, so that
-    fifty rounds make them no longer. Whether old attempts count on (`keep_attempts`) is the claim's business. What a
-    handler kept with the message goes along: what was done stays done.
+    own headers are left out: it would go on counting from them; and so is what other producers write of a death.
+    Redrive's own are replaced, never added up, so that fifty rounds make them no longer. Whether old attempts count on
+    (`keep_attempts`) is the claim's business. What a handler kept with the message goes along: what was done stays
+    done.
     """
     keeps_ttl = job.options.keep_ttl
     properties = letter.message.properties
@@ -51,7 +53,7 @@ def redriven_message(letter: Letter, job: Job, *, now: UnixMs) -> Message:
 
 def _headers(letter: Letter, job: Job, now: UnixMs) -> Headers:
     return {
-        **user_headers(letter.message.headers),
+        **{name: value for name, value in user_headers(letter.message.headers).items() if not tells_of_death(name)},
         HEADER_LETTER: letter.id,
         HEADER_FIRST_FAILED_AT: letter.first_failed_at,
         HEADER_REDRIVEN_AT: rfc3339(now),

@@ -1,4 +1,4 @@
-"""The letter store port: keeps dead letters, and the groups they make.."""
+"""The letter store port: keeps dead letters, and the groups they make."""
 
 from __future__ import annotations
 
@@ -45,7 +45,8 @@ class LetterSummary:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Page:
     """Letters oldest first; `cursor` gets the next page, None at the end. A walk sees every letter that existed
-    at its start exactly once, whatever arrives meanwhile.
+    at its start exactly once, whatever arrives meanwhile. Where no index helps, a store may end a page early: short or
+    even empty, with a cursor.
     """
 
     letters: tuple[LetterSummary, ...]

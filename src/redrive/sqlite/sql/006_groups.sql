@@ -65,6 +65,16 @@ CREATE TABLE redrive_group_audit (
 );
 CREATE INDEX redrive_group_audit_of ON redrive_group_audit (fingerprint, id);
 
+-- How many letters of each state a queue (kind 0), a reason code (1), a tenant (2) has: what is asked most often,
+-- without a look at a million letters. The same by group is in redrive_group.
+CREATE TABLE redrive_letter_count (
+    kind INTEGER NOT NULL,
+    state INTEGER NOT NULL,
+    name TEXT NOT NULL,
+    count INTEGER NOT NULL,
+    PRIMARY KEY (kind, state, name)
+) WITHOUT ROWID;
+
 CREATE INDEX redrive_letter_type ON redrive_letter (message_type, dead_lettered_at, seq);
 CREATE INDEX redrive_letter_error_type ON redrive_letter (error_type, dead_lettered_at, seq);
 
@@ -79,14 +89,22 @@ FROM (
     FROM redrive_letter GROUP BY fingerprint
 ) g JOIN redrive_letter l ON l.seq = g.first;
 
+CREATE VIEW redrive_letter_count_now AS
+SELECT 0 AS kind, state, queue AS name, count(*) AS count FROM redrive_letter GROUP BY 2, 3
+UNION ALL SELECT 1, state, reason_code, count(*) FROM redrive_letter GROUP BY 2, 3
+UNION ALL SELECT 2, state, COALESCE(tenant, '-'), count(*) FROM redrive_letter GROUP BY 2, 3;
+
 -- What lies there already.
 INSERT INTO redrive_group (fingerprint, title, queue, dead_letter_queue, reason_code, error_type, error_code, pending,
     reviewed, replayed, closed, seen, first_seen, last_seen)
 SELECT * FROM redrive_group_now;
 INSERT INTO redrive_group_hour (fingerprint, at, count)
 SELECT fingerprint, dead_lettered_at - dead_lettered_at % 3600000, count(*) FROM redrive_letter GROUP BY 1, 2;
+INSERT INTO redrive_letter_count (kind, state, name, count) SELECT * FROM redrive_letter_count_now;
 INSERT INTO redrive_group_tenant (fingerprint, name, count)
 SELECT fingerprint, COALESCE(tenant, '-'), count(*) FROM redrive_letter GROUP BY 1, 2;
+INSERT INTO redrive_group_version (fingerprint, name, count)
+SELECT fingerprint, version, count(*) FROM redrive_letter WHERE version IS NOT NULL GROUP BY 1, 2;
 UPDATE redrive_group SET
     redriven = (SELECT count(*) FROM redrive_letter l JOIN redrive_audit a ON a.letter_seq = l.seq
         WHERE l.fingerprint = redrive_group.fingerprint AND a.action = 'replayed'),
@@ -111,6 +129,10 @@ BEGIN
     ON CONFLICT (fingerprint, at) DO UPDATE SET count = count + 1;
     INSERT INTO redrive_group_tenant (fingerprint, name, count) VALUES (NEW.fingerprint, COALESCE(NEW.tenant, '-'), 1)
     ON CONFLICT (fingerprint, name) DO UPDATE SET count = count + 1;
+    INSERT INTO redrive_letter_count (kind, state, name, count)
+    VALUES (0, NEW.state, NEW.queue, 1), (1, NEW.state, NEW.reason_code, 1),
+        (2, NEW.state, COALESCE(NEW.tenant, '-'), 1)
+    ON CONFLICT (kind, state, name) DO UPDATE SET count = count + 1;
 END;
 
 CREATE TRIGGER redrive_letter_comes_with_version AFTER INSERT ON redrive_letter WHEN NEW.version IS NOT NULL
@@ -136,10 +158,24 @@ BEGIN
         succeeded = succeeded + (OLD.state = 2 AND NEW.state = 3
             AND NOT EXISTS (SELECT 1 FROM redrive_letter WHERE previous = NEW.id))
     WHERE fingerprint = NEW.fingerprint;
+    UPDATE redrive_letter_count SET count = count - 1
+    WHERE (kind, state, name) IN (VALUES (0, OLD.state, OLD.queue), (1, OLD.state, OLD.reason_code),
+        (2, OLD.state, COALESCE(OLD.tenant, '-')));
+    DELETE FROM redrive_letter_count WHERE kind = 2 AND state = OLD.state AND name = COALESCE(OLD.tenant, '-')
+        AND count <= 0;
+    INSERT INTO redrive_letter_count (kind, state, name, count)
+    VALUES (0, NEW.state, NEW.queue, 1), (1, NEW.state, NEW.reason_code, 1),
+        (2, NEW.state, COALESCE(NEW.tenant, '-'), 1)
+    ON CONFLICT (kind, state, name) DO UPDATE SET count = count + 1;
 END;
 
 CREATE TRIGGER redrive_letter_goes AFTER DELETE ON redrive_letter
 BEGIN
+    UPDATE redrive_letter_count SET count = count - 1
+    WHERE (kind, state, name) IN (VALUES (0, OLD.state, OLD.queue), (1, OLD.state, OLD.reason_code),
+        (2, OLD.state, COALESCE(OLD.tenant, '-')));
+    DELETE FROM redrive_letter_count WHERE kind = 2 AND state = OLD.state AND name = COALESCE(OLD.tenant, '-')
+        AND count <= 0;
     UPDATE redrive_group SET
         pending = pending - (OLD.state = 0), reviewed = reviewed - (OLD.state = 1),
         replayed = replayed - (OLD.state = 2), closed = closed - (OLD.state = 3)

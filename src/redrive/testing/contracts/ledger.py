@@ -143,8 +143,8 @@ def every_end(clock: Clock) -> tuple[Settlement, ...]:
 class LedgerContract(LedgerBase):
     """Subclass, say how to `make` a ledger, inherit the tests. Redrives are in `ForwardContract`."""
 
-    mark: ClassVar[str] = "?"
-    """How the store's SQL marks a value in a statement."""
+    insert: ClassVar[str] = "INSERT INTO effects VALUES (?)"
+    """One effect, in the store's SQL."""
 
     # ------------------------------------------------------------------------------------------------- publishing
 
@@ -487,7 +487,7 @@ class LedgerContract(LedgerBase):
 
         async with parts.ledger.transaction(end) as transaction:
             transaction.execute("CREATE TABLE effects (name TEXT)")
-            transaction.execute(f"INSERT INTO effects VALUES ({self.mark})", ("paid",))
+            transaction.execute(self.insert, ("paid",))
             transaction.publish(outgoing("next", queue="billing"))
         await self.settle_committed(parts, end)
 
@@ -526,7 +526,7 @@ class LedgerContract(LedgerBase):
 
         with pytest.raises(RuntimeError, match="in between"):  # noqa: PT012 - what comes before it is the point
             async with parts.ledger.transaction(self.end(second)) as transaction:
-                transaction.execute(f"INSERT INTO effects VALUES ({self.mark})", ("paid",))
+                transaction.execute(self.insert, ("paid",))
                 transaction.publish(outgoing("next", queue="billing"))
                 raise RuntimeError("in between")
 
@@ -552,7 +552,7 @@ class LedgerContract(LedgerBase):
 
         with pytest.raises(LeaseLostError):
             async with parts.ledger.transaction(self.end(lost)) as transaction:
-                transaction.execute(f"INSERT INTO effects VALUES ({self.mark})", ("paid",))
+                transaction.execute(self.insert, ("paid",))
 
         assert [] == list(await self.effects(parts))
         assert [True] == await parts.ledger.commit([self.end(current)])

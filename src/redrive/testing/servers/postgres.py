@@ -17,6 +17,7 @@ import contextlib
 import os
 import secrets
 import shutil
+import signal
 import subprocess
 import tempfile
 import time
@@ -77,6 +78,12 @@ class PostgresNode(Lifecycle):
         """Change one setting of the running server."""
         ask(self.url, f"ALTER SYSTEM SET {name} = '{value}'")
         ask(self.url, "SELECT pg_reload_conf()")
+
+    def stop(self) -> None:
+        """A clean shutdown, without waiting for who is connected (SIGTERM would)."""
+        if self._server is not None:
+            self._server.signal(signal.SIGINT)
+        super().stop()
 
     def _take_ports(self) -> None:
         (self.port,) = free_ports(1)

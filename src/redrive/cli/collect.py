@@ -1,0 +1,99 @@
+"""`redrive dlq collect`: a broker's own dead letters into the store."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from redrive.cli.groups import Where, spread
+from redrive.cli.output import note, plural, print_json, say, table
+from redrive.cli.prompts import Bar
+
+if TYPE_CHECKING:
+    from redrive.core.letters.letter import Letter
+    from redrive.runtime.collector import Collected
+    from redrive.service import Service
+
+SHOWN = 20
+
+
+@spread
+def collect(
+    queue: Annotated[str, typer.Argument(metavar="QUEUE", help="A dead-letter queue of the broker.")],
+    *,
+    limit: Annotated[
+        int | None,
+        typer.Option("--limit", "-n", min=1, metavar="N", help="At most so many messages.", show_default=False),
+    ] = None,
+    as_queue: Annotated[
+        str | None,
+        typer.Option(
+            "--from",
+            metavar="QUEUE",
+            help="Where messages came from that do not say it; they are sent back there.",
+            show_default=False,
+        ),
+    ] = None,
+    follow: Annotated[bool, typer.Option("--follow", help="Go on for ever; Ctrl-C ends it and loses nothing.")] = False,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Show what the first messages would become; take nothing.")
+    ] = False,
+    where: Where,
+) -> None:
+    """Take what lies in a broker's own dead-letter queue into the store: to be searched, grouped and redriven there.
+
+    Whoever made them: what RabbitMQ itself, redrive, NServiceBus, MassTransit, Spring and others wrote of the death is
+    read. Each message is stored before it is acknowledged; killed in between, it is the same letter the next time.
+
+    \b
+      redrive dlq collect orders.dlq --broker amqp://user@host/vhost --dry-run
+      redrive dlq collect orders.dlq --broker amqp://user@host/vhost
+      redrive dlq groups --broker amqp://user@host/vhost
+    """
+    if dry_run:
+        found = where.run(lambda service: service.collectable(queue, limit=SHOWN, as_queue=as_queue), may_create=True)
+        _show_dry(found, is_json=where.is_json)
+        return
+
+    async def work(service: Service) -> Collected:
+        with Bar("collect", is_quiet=where.is_json) as bar:
+            return await service.collect(
+                queue,
+                once=not follow,
+                limit=limit,
+                as_queue=as_queue,
+                on_collected=lambda done: bar(done.taken, limit),
+            )
+
+    _show(where.run(work, may_create=True), is_json=where.is_json)
+
+
+def _show_dry(letters: tuple[Letter, ...], *, is_json: bool) -> None:
+    if is_json:
+        from redrive.views import found_document
+
+        print_json(found_document(letters))
+        return
+    table(
+        ("message", "from", "reason", "why", "attempts", "group"),
+        [
+            (each.message.id, each.queue, each.reason.code, each.reason.text, each.attempt_count, each.fingerprint)
+            for each in letters
+        ],
+        right=("attempts",),
+        spare=("why",),
+    )
+    note("Nothing was taken." if letters else "The queue is empty.")
+
+
+def _show(done: Collected, *, is_json: bool) -> None:
+    if is_json:
+        from redrive.views import collected_document
+
+        print_json(collected_document(done))
+        return
+    say(f"{plural(done.taken, 'message')} taken, {plural(done.new, 'letter')} new in the store.")
+    if done.by_queue:
+        table(("came from", "letters"), done.by_queue.most_common(SHOWN), right=("letters",))
+        note(f"{plural(len(done.by_group), 'problem')}. See: redrive dlq groups")

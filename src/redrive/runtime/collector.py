@@ -1,0 +1,178 @@
+"""Collector: takes what lies in a broker's dead-letter queue into the letter store, whoever made it.
+
+Each batch: take, make letters, store them, then acknowledge. Killed right there, what is true?
+
+- after the take: the messages lie in the queue again (their connection or lease is gone).
+- after the store, before the acknowledgement: they are handed over once more, and are the same letters, by their ids.
+- after the acknowledgement: the letter is all there is.
+
+What stays the same however often a message is handed over makes its id (core/letters/foreign.py), so that nothing is
+stored twice. Messages that are alike in everything, an id they do not have included, are told apart as long as none of
+them was handed over before: each gets a copy number. Weak spot: of two such messages, one stored and acknowledged, the
+other in hand at a crash and not stored yet, the second one is taken for the first. They differ in nothing.
+
+A store that is away: the batch is given back, and the collector tries again with growing pauses.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections import Counter
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Final, TypeAlias
+
+from redrive.core import settlement
+from redrive.core.letters.foreign import found_id, found_letter
+from redrive.core.letters.letter import Letter
+from redrive.core.ports import Clock, Received, Settle
+from redrive.core.settlement import Reason
+from redrive.core.units import Millis
+from redrive.errors import BrokerUnavailableError, NotFoundError, RedriveError
+from redrive.runtime.backend import Backend
+from redrive.runtime.events import Events
+
+BATCH: Final = 100
+LEASE_MS: Final[Millis] = 60_000
+WAIT_MS: Final[Millis] = 1_000
+"""How long a take waits for a message; after one without any the queue counts as empty."""
+PAUSE_INITIAL_MS: Final[Millis] = 500
+PAUSE_MAX_MS: Final[Millis] = 30_000
+MAX_COPIES: Final = 10_000
+"""Messages alike in everything; the next one counts as the last."""
+GIVEN_BACK: Final = Reason(code="NOT_STORED", text="the collector could not store it")
+
+
+@dataclass(slots=True)
+class Collected:
+    """What a collector has done: messages taken, letters that were new, and the new ones by where they came from and
+    by problem (fingerprint).
+    """
+
+    taken: int = 0
+    new: int = 0
+    by_queue: Counter[str] = field(default_factory=Counter)
+    by_group: Counter[str] = field(default_factory=Counter)
+
+
+OnCollected: TypeAlias = Callable[[Collected], None]
+
+
+class Collector:
+    """Drains dead-letter queues of one backend. `as_queue`: where messages came from that do not say it."""
+
+    def __init__(
+        self,
+        backend: Backend,
+        clock: Clock,
+        events: Events,
+        *,
+        system: str,
+        worker: str,
+        as_queue: str | None = None,
+        ttl_ms: Millis | None = None,
+    ) -> None:
+        self._backend = backend
+        self._clock = clock
+        self._events = events
+        self._system = system
+        self._worker = worker
+        self._as_queue = as_queue
+        self._ttl_ms = ttl_ms
+
+    async def run(
+        self, queue: str, *, once: bool, limit: int | None = None, on_collected: OnCollected | None = None
+    ) -> Collected:
+        """Until the queue is empty (`once`), `limit` messages were taken, or it is cancelled: what is in hand then is
+        given back. Raises `NotFoundError` where there is no such queue; `once`, also `BrokerUnavailableError`.
+        """
+        await self._refuse_unknown(queue)
+        done = Collected()
+        pause_ms = PAUSE_INITIAL_MS
+        while limit is None or done.taken < limit:
+            size = BATCH if limit is None else min(BATCH, limit - done.taken)
+            try:
+                taken = await self._take(queue, size)
+                if not taken and once:
+                    break
+                await self._keep(queue, taken, done)
+                pause_ms = PAUSE_INITIAL_MS
+            except BrokerUnavailableError:
+                if once:
+                    raise
+                await self._clock.sleep(pause_ms)
+                pause_ms = min(pause_ms * 2, PAUSE_MAX_MS)
+            if on_collected is not None:
+                on_collected(done)
+        return done
+
+    async def _refuse_unknown(self, queue: str) -> None:
+        found = {depth.queue for depth in await self._backend.broker.depths([queue])}
+        if queue not in found:
+            raise NotFoundError(f'There is no queue "{queue}". Nothing was taken.', hint="See: redrive queues list")
+
+    async def _take(self, queue: str, limit: int) -> list[Received]:
+        return await self._backend.broker.receive(
+            queue, limit=limit, lease_ms=LEASE_MS, worker=self._worker, wait_ms=WAIT_MS
+        )
+
+    async def _keep(self, queue: str, taken: Sequence[Received], done: Collected) -> None:
+        if not taken:
+            return
+        try:
+            letters = [self._letter(queue, each) for each in taken]
+            fresh = await self._fresh(queue, taken, letters)
+            await self._backend.letters.put(fresh)
+        except BaseException:
+            await asyncio.shield(self._give_back(taken))
+            raise
+        await self._backend.broker.settle([Settle(lease=each.lease, settlement=settlement.ACK) for each in taken])
+        done.taken += len(taken)
+        done.new += len(fresh)
+        done.by_queue.update(letter.queue for letter in fresh)
+        done.by_group.update(letter.fingerprint for letter in fresh)
+        self._events.emit("letters.collected", queue=queue, taken=len(taken), new=len(fresh))
+
+    def _letter(self, queue: str, received: Received) -> Letter:
+        return found_letter(
+            received.message,
+            dead_letter_queue=queue,
+            system=self._system,
+            now=self._clock.now(),
+            as_queue=self._as_queue,
+            ttl_ms=self._ttl_ms,
+        )
+
+    async def _fresh(self, queue: str, taken: Sequence[Received], letters: Sequence[Letter]) -> list[Letter]:
+        """Those that are not stored yet, each under an id of its own."""
+        fresh: list[Letter] = []
+        used: set[str] = set()
+        for received, letter in zip(taken, letters, strict=True):
+            made = await self._placed(queue, received, letter, used=used)
+            if made is not None:
+                used.add(made.id)
+                fresh.append(made)
+        return fresh
+
+    async def _placed(self, queue: str, received: Received, letter: Letter, *, used: set[str]) -> Letter | None:
+        is_stored = await self._is_stored(letter.id)
+        if letter.id not in used and not is_stored:
+            return letter
+        is_anonymous = received.message.key is None and letter.id == found_id(received.message, dead_letter_queue=queue)
+        if not is_anonymous or (received.redelivered and letter.id not in used):
+            return None
+        for copy in range(1, MAX_COPIES):
+            letter_id = found_id(received.message, dead_letter_queue=queue, copy=copy)
+            if letter_id not in used and not await self._is_stored(letter_id):
+                return replace(letter, id=letter_id)
+        return None
+
+    async def _is_stored(self, letter_id: str) -> bool:
+        return await self._backend.letters.get(letter_id) is not None
+
+    async def _give_back(self, taken: Sequence[Received]) -> None:
+        now = self._clock.now()
+        back = settlement.Requeue(due_at=now, reason=GIVEN_BACK)
+        with contextlib.suppress(RedriveError):
+            await self._backend.broker.settle([Settle(lease=each.lease, settlement=back) for each in taken])

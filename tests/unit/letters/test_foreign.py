@@ -1,0 +1,147 @@
+"""Letters from what others left in a dead-letter queue."""
+
+from __future__ import annotations
+
+import json
+from datetime import UTC, datetime
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from redrive.core.letters.foreign import READERS, UNKNOWN, found_id, found_letter, reader_of, tells_of_death
+from redrive.core.letters.letter import Letter
+from redrive.core.message import Message, Properties
+from redrive.core.redrive import JobOptions, refusal
+from redrive.core.wire import letter_document
+from redrive.testing.samples import HARD_BODIES, hard_letter
+
+NOW = 1_700_000_100_000
+DEATH = {
+    "queue": "orders", "reason": "rejected", "count": 3, "exchange": "shop", "routing-keys": ["order.created"],
+    "time": datetime(2023, 11, 14, 22, 13, 20, tzinfo=UTC),
+}  # fmt: skip
+
+
+def found(headers: dict[str, Any], *, body: bytes = b"{}", **more: Any) -> Letter:
+    message = Message(id="m-1", key="m-1", body=body, headers=headers, properties=Properties(exchange="dlx"))
+    return found_letter(message, dead_letter_queue="orders.dlq", system="found", now=NOW, **more)
+
+
+WRITTEN: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
+    "NServiceBus": (
+        {
+            "NServiceBus.FailedQ": "Sales@machine",
+            "NServiceBus.TimeOfFailure": "2023-11-14 22:13:20:250000 Z",
+            "NServiceBus.ExceptionInfo.ExceptionType": "System.TimeoutException",
+            "NServiceBus.ExceptionInfo.Message": "no answer",
+            "NServiceBus.ExceptionInfo.StackTrace": "at Sales.Charge()",
+            "NServiceBus.DelayedRetries": "3",
+        },
+        {"queue": "Sales", "attempt_count": 4, "first_failed_at": 1_700_000_000_250},
+    ),
+    "MassTransit": (
+        {
+            "MT-Fault-InputAddress": "rabbitmq://host/vhost/submit-order?durable=true",
+            "MT-Fault-ExceptionType": "System.InvalidOperationException",
+            "MT-Fault-Message": "no stock",
+            "MT-Fault-RetryCount": 2,
+            "MT-Fault-Timestamp": "2023-11-14T22:13:20.25Z",
+        },
+        {"queue": "submit-order", "error_type": "System.InvalidOperationException", "attempt_count": 3},
+    ),
+    "Spring AMQP": (
+        {
+            "x-exception-stacktrace": "java.net.ConnectException: refused\n\tat x.Y.z(Y.java:7)",
+            "x-exception-message": "refused",
+            "x-death": [DEATH],
+        },
+        {"queue": "orders", "error_type": "java.net.ConnectException", "attempt_count": 3},
+    ),
+    "a bus": (
+        {"x-original-queue": "labels", "x-final-status-code": 422, "x-final-error": "bad", "x-final-retry-count": 4},
+        {"queue": "labels", "error_code": "HTTP_422", "attempt_count": 5},
+    ),
+    "Celery": ({"task": "tasks.charge", "retries": 2, "x-death": [DEATH]}, {"queue": "orders", "attempt_count": 3}),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", [each.name for each in READERS])
+def test_each_producer_is_read(name: str) -> None:
+    headers, expected = WRITTEN[name]
+    reader = reader_of(headers)
+
+    letter = found(headers)
+
+    assert reader is not None
+    assert name == reader.name
+    assert expected == {field: getattr(letter, field) for field in expected}
+    assert letter.reason.text
+    assert letter.message.headers == headers
+
+
+def test_a_broker_alone_says_where_and_why() -> None:
+    letter = found({"x-death": [DEATH], "x-first-death-queue": "orders"})
+
+    assert ("orders", "REJECTED", 3) == (letter.queue, letter.reason.code, letter.attempt_count)
+    assert 1_700_000_000_000 == letter.dead_lettered_at == letter.first_failed_at
+
+
+def test_what_says_nothing_is_kept_and_can_be_sent_only_with_a_target() -> None:
+    letter = found({})
+
+    assert ("orders.dlq", UNKNOWN) == (letter.queue, letter.reason)
+    assert "--to" in str(refusal(letter, JobOptions(), job_id="j"))
+    assert refusal(letter, JobOptions(target_queue="orders"), job_id="j") is None
+    assert refusal(found({}, as_queue="orders"), JobOptions(), job_id="j") is None
+
+
+def test_a_letter_of_redrive_is_itself() -> None:
+    kept = hard_letter()
+    document = json.dumps(letter_document(kept), separators=(",", ":")).encode()
+
+    assert kept == found({}, body=document)
+    entry = {"x-redrive-letter": "dl_9", "x-redrive-queue": "orders", "x-redrive-reason-code": "TIMEOUT_EXHAUSTED"}
+    assert ("dl_9", "orders", "TIMEOUT_EXHAUSTED") == (
+        found(entry).id, found(entry).queue, found(entry).reason.code,
+    )  # fmt: skip
+
+
+def test_the_id_is_the_same_however_often_it_is_handed_over() -> None:
+    first = Message(id="m", body=b"x", headers={"n": 1, "x-death": [DEATH]})
+    backwards = dict(reversed(DEATH.items()))
+    again = Message(id="m", body=b"x", headers={"x-death": [backwards], "n": 1, "x-delivery-count": 4})
+    died_again = Message(id="m", body=b"x", headers={"x-death": [{**DEATH, "count": 4}]})
+
+    ids = {found_id(each, dead_letter_queue="q") for each in (first, again)}
+
+    assert 1 == len(ids)
+    assert found_id(died_again, dead_letter_queue="q") not in ids
+    assert found_id(first, dead_letter_queue="q", copy=1) not in ids
+    assert found_id(first, dead_letter_queue="p") not in ids
+
+
+def test_what_tells_of_a_death_does_not_go_back() -> None:
+    assert all(
+        tells_of_death(name) for name in ("NServiceBus.FailedQ", "nservicebus.exceptioninfo.Source", "MT-Reason")
+    )
+    assert not any(tells_of_death(name) for name in ("NServiceBus.MessageId", "MT-Activity-Id", "x-tenant", "task"))
+
+
+scalars = st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=30) | st.binary(max_size=30)
+values = st.recursive(scalars, lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=9), inner))
+marks = st.sampled_from([name for headers, _ in WRITTEN.values() for name in headers] + ["x-death", "x-redrive-letter",
+                        "x-redrive-queue", "x-redrive-attempts", "x-redriven-count"])  # fmt: skip
+
+
+@given(st.dictionaries(marks, values, max_size=8), st.sampled_from(list(HARD_BODIES.values())))
+def test_whatever_stands_in_headers_becomes_a_letter(headers: dict[str, Any], body: bytes) -> None:
+    letter = found(headers, body=body)
+
+    assert letter.message.body == body
+    assert letter.queue
+    assert letter.reason.code
+    assert letter.reason.text
+    assert 0 <= letter.first_failed_at <= letter.dead_lettered_at <= NOW
+    assert letter.id == found(headers, body=body).id
