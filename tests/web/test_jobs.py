@@ -94,6 +94,7 @@ async def test_a_key_holds_over_a_restart_and_for_its_request_only(api: Api, app
     # Another process: nothing of the first one's memory.
     api.client._transport.app = AdminApi(app, Guard(clock, app.events, tokens=api.tokens))
     again = await api.post(JOBS, ask, headers=key("k"))
+    api.client._transport.app = AdminApi(app, Guard(clock, app.events, tokens=api.tokens))
     other = await api.post(JOBS, {"selection": {"ids": ids[1:]}}, headers=key("k"))
     theirs = await api.post(JOBS, ask, headers=key("k"), role=Role.ADMIN)
 

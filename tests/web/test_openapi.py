@@ -132,32 +132,38 @@ def test_the_document_is_one_of_openapi_3_1_with_every_operation() -> None:
     assert len(OPERATIONS) == len({row.name for row in OPERATIONS})
 
 
-async def test_answers_are_what_the_schemas_say(api: Api, app: Redrive) -> None:
-    """Every field a schema names is there, of its kind; the schema test above sees only what is required."""
+BODIES: dict[str, Any] = {
+    "plan_job": {"all": True},
+    "review_letters": {"all": True},
+    "change_group": {"to": "acknowledged"},
+    "set_limits": {"batch": 5, "rates": {"acme": "10/min"}},
+    "pause_queue": {},
+    "quarantine": {"tenants": ["acme"]},
+    "release": {"tenants": ["acme"]},
+}
+
+
+async def test_answers_are_what_the_schemas_say_and_nothing_else(api: Api, app: Redrive) -> None:
+    """To the last field: what a schema does not have is lost on the way through it."""
     [letter_id, *_] = await put_letters(app, 3)
     made = await api.post("/api/v1/jobs", {"selection": {"ids": [letter_id]}})
     names = {"letter_id": letter_id, "queue": QUEUE, "job_id": made.json()["job"]["id"]}
     names["group"] = (await api.get("/api/v1/groups")).json()["groups"][0]["group"]
-    rows = [row for row in OPERATIONS if row.method == "GET" and row.media_type == "application/json"]
+    rows = [
+        row for row in OPERATIONS if row.media_type == "application/json" and (row.body is None or row.name in BODIES)
+    ]
 
-    seen = set()
+    seen, lost = set(), {}
     for row in rows:
-        answer = await api.get(row.path.format(**names), Role.ADMIN)
+        answer = await api.ask(row.method, row.path.format(**names), Role.ADMIN, json=BODIES.get(row.name))
         if answer.status_code == 200:
-            msgspec.convert(answer.json(), row.answer)
-            assert set() == _fields(row.answer) - set(answer.json())
             seen.add(row.name)
+            if answer.json() != msgspec.to_builtins(msgspec.convert(answer.json(), row.answer)):
+                lost[row.name] = answer.json()
 
+    assert {} == lost
     # Parked messages are on RabbitMQ only, and not every broker knows tenants.
     assert {row.name for row in rows} - seen <= {"list_parked", "peek_parked", "queue_tenants"}
-
-
-def _fields(answer: Any) -> list[str]:
-    return [field.name for field in msgspec.structs.fields(answer)]
-
-
-def _fields(answer: Any) -> set[str]:
-    return {field.name for field in msgspec.structs.fields(answer)} if isinstance(answer, type) else set()
 
 
 async def test_the_document_is_open_to_all(api: Api) -> None:

@@ -54,6 +54,7 @@ class LetterSummary(Struct, kw_only=True):
     previous: str | None
     outstanding_job: str | None
     body_bytes: int
+    version: str | None
 
 
 class LetterPage(Struct, kw_only=True):
@@ -146,6 +147,8 @@ class Group(Struct, kw_only=True):
     assignee: str | None
     ignored: Json | None
     resolved_in: str | None
+    changed_at: str | None
+    changed_by: str | None
 
 
 class GroupDetail(Group, kw_only=True):
@@ -247,6 +250,8 @@ class Queue(Struct, kw_only=True):
     dead: int
     oldest_ready_at: str | None
     is_consumed: bool
+    paused: Json | None
+    quarantined: int
 
 
 class QueueList(Struct, kw_only=True):
