@@ -273,7 +273,7 @@ def _redis(wanted: _Wanted) -> Backend:
     store = _store(wanted)
     options = {queue: options_of(retry) for queue, retry in wanted.retries.items()}
     broker = BullBroker(wanted.url, clock=wanted.clock, options=options, rates=wanted.rates, fair=wanted.fair)
-    # The keys of other apps' workers are in Redis; only a store with transactions is worth claims of its own.
+    # A store that all hosts share has the claims, too: other tools read them there, and PostgreSQL's have transactions.
     claims = store.claims if store.is_shared else RedisClaimStore(wanted.url, clock=wanted.clock)
     return _with_store_beside(
         wanted,
@@ -348,7 +348,7 @@ def _store(wanted: _Wanted) -> _Store:
     if maker is None:
         raise ConfigurationError(
             f'The store "{masked(url)}" is not one redrive knows. Nothing was consumed or published.',
-            hint='Write store = "sqlite:///redrive.db", or "postgresql://user@host/database".',
+            hint='Write store = "sqlite:///redrive.db", "postgresql://user@host/database" or "mongodb://host/database".',
         )
     try:
         return maker(wanted)
@@ -395,12 +395,6 @@ def _postgres_store(wanted: _Wanted) -> _Store:
         PostgresLetterStore,
     )
 
-    async def backup(target: Path) -> None:
-        raise UnsupportedError(
-            f'"{database.shown}" is no file of redrive. Nothing was written to "{target}".',
-            hint="Its letters and claims are in the database's own backups: pg_dump, or what your provider makes.",
-        )
-
     database = Database(wanted.settings.store)
     return _Store(
         claims=PostgresClaimStore(database),
@@ -409,14 +403,46 @@ def _postgres_store(wanted: _Wanted) -> _Store:
         jobs=PostgresJobStore(database),
         controls=PostgresControlStore(database),
         is_shared=True,
-        backup=backup,
+        backup=_no_backup(database.shown, "pg_dump"),
     )
+
+
+def _mongodb_store(wanted: _Wanted) -> _Store:
+    from redrive.stores.mongodb.claims import MongoClaimStore  # noqa: PLC0415 - loaded only where used
+    from redrive.stores.mongodb.controls import MongoControlStore  # noqa: PLC0415
+    from redrive.stores.mongodb.jobs import MongoJobStore  # noqa: PLC0415
+    from redrive.stores.mongodb.letters import MongoLetterStore  # noqa: PLC0415
+    from redrive.stores.mongodb.link import Link  # noqa: PLC0415
+
+    link = Link(wanted.settings.store)
+    letters = MongoLetterStore(link, clock=wanted.clock)
+    return _Store(
+        claims=MongoClaimStore(link, clock=wanted.clock),
+        letters=letters,
+        groups=letters.groups,
+        jobs=MongoJobStore(link, letters, clock=wanted.clock),
+        controls=MongoControlStore(link),
+        is_shared=True,
+        backup=_no_backup(masked(wanted.settings.store), "mongodump"),
+    )
+
+
+def _no_backup(shown: str, tool: str) -> Callable[[Path], Awaitable[None]]:
+    async def backup(target: Path) -> None:
+        raise UnsupportedError(
+            f'"{shown}" is no file of redrive. Nothing was written to "{target}".',
+            hint=f"Its letters and claims are in the database's own backups: {tool}, or what your provider makes.",
+        )
+
+    return backup
 
 
 _STORES: Final[dict[str, Callable[[_Wanted], _Store]]] = {
     "sqlite": _sqlite_store,
     "postgresql": _postgres_store,
     "postgres": _postgres_store,
+    "mongodb": _mongodb_store,
+    "mongodb+srv": _mongodb_store,
 }
 
 
@@ -482,4 +508,5 @@ _EXTRAS: Final = {
     "redis": "redis",
     "rediss": "redis",
     "postgresql": "postgres",
+    "mongodb+srv": "mongodb",
 }

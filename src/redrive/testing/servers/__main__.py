@@ -12,6 +12,7 @@ from collections.abc import Callable
 from functools import partial
 
 from redrive.testing.servers import debian
+from redrive.testing.servers.mongodb_install import VERSION, install_ferretdb, installed_ferretdb
 from redrive.testing.servers.node_install import MAJORS, install_bullmq, installed_bullmq
 from redrive.testing.servers.postgres_install import PACKAGE as POSTGRES
 from redrive.testing.servers.postgres_install import installed_postgres
@@ -95,6 +96,18 @@ def _has_node() -> bool:
         found = installed_bullmq(major)
         _say(f"Node's BullMQ {major}: " + ("none. Tests beside it are skipped." if found is None else found))
     return all(installed_bullmq(major) is not None for major in MAJORS)
+
+
+def _has_mongodb() -> bool:
+    if os.environ.get("REDRIVE_TEST_MONGODB"):
+        _say("MongoDB: the one of REDRIVE_TEST_MONGODB")
+        return True
+    if installed_ferretdb() is None:
+        _try_to(f"build FerretDB {VERSION} with Go", install_ferretdb, needs_root=False)
+    found = installed_ferretdb()
+    missing = "none. Install Go, or set REDRIVE_TEST_MONGODB; tests that need it are skipped."
+    _say(f"FerretDB: {missing if found is None else found}")
+    return found is not None
 
 
 def _try_to(what: str, get: Callable[[], None], *, needs_root: bool = True) -> None:

@@ -1,0 +1,491 @@
+"""MongoLetterStore: dead letters in `dead_letter_events`, one document each, never a body in a list.
+
+    dead_letter_events        the letter (`letter_documents.py`)
+    {prefix}_letter_pieces    what is too large for one document, stored before the letter
+    {prefix}_letter_moves     what people did: `_id` is the letter's life and a running number
+    {prefix}_letter_holds     the job that has a letter in hand: `_id` is the letter's
+
+Authoritative for the review state is the last move: state and audit are one insert, under a number that only one of two
+people can take. The letter's own `reviewState`, which lists and other tools read, is written after it; killed in
+between, it shows the state before until the letter is looked at or moved again, which writes it.
+
+A prune is a move like any other ("pruned", which nothing follows), so that a letter which somebody restores at that
+moment stays. Killed after it: the letter is as good as gone, and the next prune removes what is left of it.
+
+A page is found by (death, number), which no two letters share: a unique index, and another number for the second.
+"""
+
+from __future__ import annotations
+
+import secrets
+from collections import Counter
+from collections.abc import AsyncIterator, Sequence
+from typing import Any, Final
+
+from pymongo.asynchronous.collection import AsyncCollection
+from pymongo.errors import BulkWriteError, DocumentTooLarge
+
+from redrive.core.letters import ages
+from redrive.core.letters.letter import Letter, ReviewState
+from redrive.core.letters.review import moves
+from redrive.core.letters.selection import OPEN_STATES, Place, Selection, cursor_at, has_headers, place_of
+from redrive.core.ports import AuditEntry, Clock, LetterStats, Page, ReviewChange
+from redrive.core.text import clean, cut
+from redrive.core.units import UnixMs
+from redrive.stores.mongodb.failures import DUPLICATE_KEY, translated
+from redrive.stores.mongodb.groups import MongoGroupStore, sends_in
+from redrive.stores.mongodb.letter_documents import (
+    SUMMARY_FIELDS,
+    documents_of,
+    headers_in,
+    id_in,
+    letter_in,
+    piece_id,
+    summary_in,
+    text_in,
+    text_out,
+    without_snapshot,
+)
+from redrive.stores.mongodb.link import Document, Link, insert_new
+
+PAGE: Final = 500
+"""Letters asked of the server in one go."""
+MAX_TRIES: Final = 50
+"""Tries of one move, or of one number: each failed one means that somebody else was quicker."""
+NO_TENANT: Final = "-"
+PRUNED: Final = "pruned"
+_ORDER: Final = [("redrive.dead_lettered_at", 1), ("redrive.number", 1)]
+_EQUAL: Final = (
+    "reason_code",
+    "error_type",
+    "error_code",
+    "fingerprint",
+    "tenant",
+    "key",
+    "message_type",
+    "message_id",
+)
+_INDEXED: Final = ("queue", "dead_letter_queue", "previous", "fingerprint", "key", "expires_at", "number")
+
+
+class MongoLetterStore:
+    """A `LetterStore` in MongoDB."""
+
+    def __init__(self, link: Link, *, clock: Clock) -> None:
+        self._link = link
+        self._clock = clock
+        self._last_number = 0
+        self.groups = MongoGroupStore(link, letters=link.address.letters, walk=self.walk)
+
+    async def open(self) -> None:
+        """Connect. Raises `ConfigurationError` or `BrokerUnavailableError`."""
+        await self._link.open(self)
+        try:
+            with translated(self._link.where):
+                await self.letters.create_index(_ORDER, name="redrive_order", unique=True)
+                for name in _INDEXED:
+                    await self.letters.create_index([(f"redrive.{name}", 1)], name=f"redrive_{name}")
+                await self._moves.create_index([("life", 1), ("n", 1)], name="redrive_moves")
+            await self.groups.open()
+        except BaseException:
+            await self._link.close(self)
+            raise
+
+    async def close(self) -> None:
+        """Disconnect. May be called twice."""
+        await self._link.close(self)
+
+    @property
+    def letters(self) -> AsyncCollection[Document]:
+        """The letters themselves."""
+        return self._link.collection(self._link.address.letters)
+
+    @property
+    def holds(self) -> AsyncCollection[Document]:
+        """Which job has which letter in hand."""
+        return self._link.collection(self._link.own("letter_holds"))
+
+    @property
+    def _moves(self) -> AsyncCollection[Document]:
+        return self._link.collection(self._link.own("letter_moves"))
+
+    @property
+    def _pieces(self) -> AsyncCollection[Document]:
+        return self._link.collection(self._link.own("letter_pieces"))
+
+    # ------------------------------------------------------------------------------------------------- keeping
+
+    async def put(self, batch: Sequence[Letter]) -> None:
+        """See `LetterStore.put`. Killed in here: some are stored, each whole; pieces of one may lie about."""
+        unique: dict[str, Letter] = {}
+        for letter in batch:
+            unique.setdefault(letter.id, letter)
+        made = [documents_of(letter, number=self._number(), life=secrets.token_hex(12)) for letter in unique.values()]
+        with translated(self._link.where, fate="Some of these letters may be stored; storing them again is safe."):
+            for _, pieces in made:
+                for piece in pieces:
+                    await self._pieces.insert_one(piece)
+            left = [document for document, _ in made]
+            for _ in range(MAX_TRIES):
+                if not left:
+                    break
+                left = await self._put_again(left)
+            lives = [document["redrive"]["life"] for document, _ in made]
+            fresh = await self.letters.find({"redrive.life": {"$in": lives}}, SUMMARY_FIELDS).to_list() if lives else []
+            stored = {document["redrive"]["life"] for document in fresh}
+            for document, pieces in made:
+                if pieces and document["redrive"]["life"] not in stored:
+                    await self._drop_pieces(document["redrive"]["life"], len(pieces))
+        await self.groups.arrived(fresh)
+
+    async def _put_again(self, documents: Sequence[Document]) -> list[Document]:
+        """Store them; those that have to be tried in another form: another number, or without what is refused."""
+        for document in documents:
+            if document["redrive"].get("again"):
+                await self._finish_prune(document["_id"])
+        try:
+            await self.letters.insert_many([_clean(document) for document in documents], ordered=False)
+        except DocumentTooLarge:
+            if all("bare" in document["redrive"] for document in documents):
+                raise
+            return [without_snapshot(document) for document in documents]
+        except BulkWriteError as error:
+            failed = (error.details or {}).get("writeErrors", ())
+            refused = {each["index"] for each in failed if each["code"] != DUPLICATE_KEY}
+            if any("bare" in documents[place]["redrive"] for place in refused) or not failed:
+                raise
+            there = await self._alive(
+                [documents[each["index"]]["_id"] for each in failed if each["code"] == DUPLICATE_KEY]
+            )
+            again = [without_snapshot(documents[place]) for place in refused]
+            for each in failed:
+                document = documents[each["index"]]
+                if each["code"] == DUPLICATE_KEY and document["_id"] not in there:
+                    own = {**document["redrive"], "number": self._number() + secrets.randbelow(1_000), "again": True}
+                    again.append({**document, "redrive": own})
+            return again
+        return []
+
+    async def _alive(self, ids: Sequence[str]) -> set[str]:
+        """Those of these letters that are there, and not being pruned."""
+        found = await self.letters.find({"_id": {"$in": list(ids)}}, {"redrive.life": 1}).to_list()
+        gone = await self._gone([each["redrive"]["life"] for each in found])
+        return {each["_id"] for each in found if each["redrive"]["life"] not in gone}
+
+    async def _gone(self, lives: Sequence[str]) -> set[str]:
+        pruned = self._moves.find({"life": {"$in": list(lives)}, "to": PRUNED}, {"life": 1})
+        return {each["life"] async for each in pruned}
+
+    async def _finish_prune(self, letter_id: str) -> None:
+        document = await self.letters.find_one({"_id": letter_id}, {"redrive.life": 1, "redrive.pieces": 1})
+        if document is not None and await self._gone([document["redrive"]["life"]]):
+            await self._remove([document])
+
+    async def _drop_pieces(self, life: str, count: int) -> None:
+        await self._pieces.delete_many({"_id": {"$in": [piece_id(life, place) for place in range(count)]}})
+
+    def _number(self) -> int:
+        self._last_number = max(self._last_number + 1, self._clock.now() * 1_000)
+        return self._last_number
+
+    async def get(self, letter_id: str) -> tuple[Letter, tuple[AuditEntry, ...]] | None:
+        """See `LetterStore.get`."""
+        with translated(self._link.where):
+            document = await self.letters.find_one({"_id": id_in(letter_id)})
+            if document is None:
+                return None
+            own = document["redrive"]
+            trail = await self._trail(own["life"])
+            if trail and trail[-1]["to"] == PRUNED:
+                return None
+            state = ReviewState(trail[-1]["to"] if trail else document["reviewState"])
+            await self._write_state(document, trail)
+            ids = [piece_id(own["life"], place) for place in range(own.get("pieces", 0))]
+            pieces = [(await self._pieces.find_one({"_id": each}) or {})["exact"] for each in ids]
+            job = (await self.holders([document["_id"]])).get(document["_id"])
+        audit = tuple(
+            AuditEntry(letter_id=letter_id, at=each["at"], actor=each["actor"], action=action, note=each["note"])
+            for each in trail
+            for action in each["steps"]
+        )
+        return letter_in(document, pieces, state=state, job=job), audit
+
+    # ------------------------------------------------------------------------------------------------- finding
+
+    async def find(self, selection: Selection, *, limit: int, cursor: str | None = None) -> Page:
+        """See `LetterStore.find`."""
+        after = None if cursor is None else place_of(cursor)
+        with translated(self._link.where):
+            found = [document async for document in self.walk(selection, after=after, limit=limit + 1)]
+            page = found[:limit]
+            jobs = await self.holders([document["_id"] for document in page])
+        summaries = tuple(summary_in(document, job=jobs.get(document["_id"])) for document in page)
+        return Page(letters=summaries, cursor=cursor_at(place_in(page[-1])) if len(found) > limit and page else None)
+
+    async def walk(
+        self, selection: Selection, *, after: Place | None = None, limit: int | None = None, up_to: int | None = None
+    ) -> AsyncIterator[Document]:
+        """The documents of the selected letters in order of death, `PAGE` at a time. `up_to`: none with a higher
+        number.
+        """
+        wanted = 0
+        while limit is None or wanted < limit:
+            size = PAGE if limit is None or _is_sifted(selection) else min(PAGE, limit - wanted)
+            fields = {**SUMMARY_FIELDS, **({"redrive.headers": 1, "redrive.pieces": 1} if selection.headers else {})}
+            cursor = self.letters.find(_query(selection, after, up_to), fields).sort(_ORDER).limit(size)
+            documents = await cursor.to_list()
+            for document in documents:
+                after = place_in(document)
+                if await self._is_selected(selection, document):
+                    yield document
+                    wanted += 1
+                    if limit is not None and wanted >= limit:
+                        return
+            if len(documents) < size:
+                return
+
+    async def _is_selected(self, selection: Selection, document: Document) -> bool:
+        own = document["redrive"]
+        if selection.text is not None:
+            texts = (text_out_or_empty(own[name]) for name in ("reason_text", "message_id", "key"))
+            if not any(selection.text.lower() in text.lower() for text in texts):
+                return False
+        if not selection.headers:
+            return True
+        if own.get("pieces"):
+            found = await self.get(summary_in(document, job=None).id)
+            return found is not None and has_headers(found[0].message.headers, selection.headers)
+        return has_headers(headers_in(document), selection.headers)
+
+    async def stats(self, selection: Selection, *, top: int = 20, ages_at: UnixMs | None = None) -> LetterStats:
+        """See `LetterStore.stats`. Every selected letter's document is read, without its body."""
+        names = ("queue", "reason_code", "fingerprint", "tenant")
+        counts: dict[str, Counter[str]] = {name: Counter() for name in ("state", *names)}
+        deaths: list[UnixMs] = []
+        oldest: UnixMs | None = None
+        with translated(self._link.where):
+            async for document in self.walk(selection):
+                own = document["redrive"]
+                for name in names:
+                    counts[name][text_out_or_empty(own[name]) or (NO_TENANT if name == "tenant" else "")] += 1
+                counts["state"][document["reviewState"]] += 1
+                deaths.append(own["dead_lettered_at"])
+                if ReviewState(document["reviewState"]) in OPEN_STATES:
+                    oldest = deaths[-1] if oldest is None else min(oldest, deaths[-1])
+        return LetterStats(
+            total=len(deaths),
+            by_state=_largest(counts["state"], top),
+            by_queue=_largest(counts["queue"], top),
+            by_reason=_largest(counts["reason_code"], top),
+            by_group=_largest(counts["fingerprint"], top),
+            by_tenant=_largest(counts["tenant"], top),
+            oldest_at=oldest,
+            ages=None if ages_at is None else ages.ages_at(ages_at, deaths),
+        )
+
+    async def holders(self, ids: Sequence[str]) -> dict[str, str]:
+        """The jobs that hold these letters, by the letters' `_id`."""
+        if not ids:
+            return {}
+        found = self.holds.find({"_id": {"$in": list(ids)}})
+        return {each["_id"]: each["job"] async for each in found}
+
+    async def newest_number(self) -> int:
+        """The number of the letter that came last."""
+        found = await self.letters.find({}, {"redrive.number": 1}).sort([("redrive.number", -1)]).limit(1).to_list()
+        return int(found[0]["redrive"]["number"]) if found else 0
+
+    # ------------------------------------------------------------------------------------------------- reviewing
+
+    async def review(self, batch: Sequence[ReviewChange]) -> list[str | None]:
+        """See `LetterStore.review`. Killed in here: some moves are made, each with its audit."""
+        with translated(self._link.where, fate="Some of these moves may be made; made twice they are refused."):
+            return [await self._review_one(change) for change in batch]
+
+    async def _review_one(self, change: ReviewChange) -> str | None:
+        missing = f'no dead letter has the id "{cut(change.letter_id)}"'
+        for _ in range(MAX_TRIES):
+            document = await self.letters.find_one({"_id": id_in(change.letter_id)}, SUMMARY_FIELDS)
+            if document is None:
+                return missing
+            trail = await self._trail(document["redrive"]["life"])
+            state = trail[-1]["to"] if trail else document["reviewState"]
+            if state == PRUNED:
+                return missing
+            steps = moves(ReviewState(state), change.to)
+            if isinstance(steps, str):
+                await self._write_state(document, trail)
+                return steps
+            move = _move(document, trail, steps, change=change)
+            if not await insert_new(self._moves, [move]):
+                await self._write_state(document, [*trail, move])
+                return None
+        return "others moved it at the same moment: look at it again"
+
+    async def _trail(self, life: str) -> list[Document]:
+        return await self._moves.find({"life": life}).sort([("life", 1), ("n", 1)]).to_list()
+
+    async def _write_state(self, document: Document, trail: Sequence[Document]) -> None:
+        """Write what the last move says into the letter, for lists and for other tools."""
+        if trail and document["redrive"]["moves"] < trail[-1]["n"]:
+            replays, sent_closed = sends_in(trail)
+            written = {
+                "reviewState": trail[-1]["to"],
+                "redrive.moves": trail[-1]["n"],
+                "redrive.replays": replays,
+                "redrive.sent_closed": sent_closed,
+            }
+            await self.letters.update_one(
+                {"_id": document["_id"], "redrive.life": document["redrive"]["life"]}, {"$set": written}
+            )
+
+    # ------------------------------------------------------------------------------------------------- pruning
+
+    async def prune(self, *, now: UnixMs, limit: int, selection: Selection | None = None) -> int:
+        """See `LetterStore.prune`. Killed in here: some letters are gone, the pieces of one may lie about."""
+        with translated(self._link.where, fate="Some letters may be gone."):
+            if selection is None:
+                wanted = {
+                    "redrive.expires_at": {"$lte": now},
+                    "reviewState": {"$in": [str(ReviewState.REPLAYED), str(ReviewState.CLOSED), PRUNED]},
+                }
+                fields = {**SUMMARY_FIELDS, "redrive.pieces": 1}
+                found = await self.letters.find(wanted, fields).limit(limit).to_list()
+            else:
+                found = await self._prunable(selection, limit)
+            return await self._prune(found, at=now, is_open_too=selection is not None)
+
+    async def _prunable(self, selection: Selection, limit: int) -> list[Document]:
+        """The oldest selected that no job holds."""
+        free: list[Document] = []
+        page: list[Document] = []
+
+        async def sift() -> None:
+            held = await self.holders([each["_id"] for each in page])
+            free.extend(each for each in page if each["_id"] not in held)
+            page.clear()
+
+        async for document in self.walk(selection):
+            page.append(document)
+            if len(page) >= PAGE:
+                await sift()
+            if len(free) >= limit:
+                break
+        await sift()
+        return free[:limit]
+
+    async def _prune(self, found: Sequence[Document], *, at: UnixMs, is_open_too: bool) -> int:
+        marks, marked = [], []
+        for document in found:
+            trail = await self._trail(document["redrive"]["life"])
+            state = trail[-1]["to"] if trail else document["reviewState"]
+            if state == PRUNED:
+                await self._remove([document])
+            elif is_open_too or ReviewState(state) not in OPEN_STATES:
+                change = ReviewChange(letter_id="", to=ReviewState.CLOSED, actor="redrive", at=at)
+                marks.append({**_move(document, trail, (), change=change), "to": PRUNED})
+                marked.append(document)
+        lost = await insert_new(self._moves, marks)
+        # A job that took a letter meanwhile looks whether it is pruned only after its hold is there; so does this.
+        held = await self.holders([each["_id"] for each in marked])
+        gone = []
+        for place, (mark, document) in enumerate(zip(marks, marked, strict=True)):
+            if place in lost:
+                continue
+            if document["_id"] in held:
+                await self._moves.delete_one({"_id": mark["_id"]})
+            else:
+                gone.append(document)
+        if gone:
+            fingerprints = await self.groups.removing([text_out(each["redrive"]["id"]) for each in gone])
+            await self._remove(gone)
+            await self.groups.removed(fingerprints)
+        return len(gone)
+
+    async def _remove(self, documents: Sequence[Document]) -> None:
+        lives = [document["redrive"]["life"] for document in documents]
+        if not lives:
+            return
+        for document in documents:
+            if document["redrive"].get("pieces"):
+                await self._drop_pieces(document["redrive"]["life"], document["redrive"]["pieces"])
+        await self.letters.delete_many({"redrive.life": {"$in": lives}})
+        await self._moves.delete_many({"life": {"$in": lives}})
+
+    async def is_gone(self, ids: Sequence[str]) -> set[str]:
+        """Those of these `_id`s that are no letters, or being pruned."""
+        return set(ids) - await self._alive(ids)
+
+    async def write_hold(self, ids: Sequence[str], job_id: str) -> set[str]:
+        """Hold letters for a job; those that are held by another, or gone. Of two jobs one gets a letter."""
+        taken = await insert_new(self.holds, [{"_id": each, "job": job_id} for each in ids])
+        refused = {ids[place] for place in taken}
+        refused -= {name for name, job in (await self.holders(list(refused))).items() if job == job_id}
+        return refused
+
+
+def place_in(document: Document) -> Place:
+    """Its place in the order of death."""
+    return document["redrive"]["dead_lettered_at"], document["redrive"]["number"]
+
+
+def text_out_or_empty(kept: str | None) -> str:
+    """The text, "" where there is none."""
+    return "" if kept is None else text_out(kept)
+
+
+def _clean(document: Document) -> Document:
+    own = {name: value for name, value in document["redrive"].items() if name not in ("again", "bare")}
+    return {**document, "redrive": own}
+
+
+def _is_sifted(selection: Selection) -> bool:
+    return selection.text is not None or bool(selection.headers)
+
+
+def _query(selection: Selection, after: Place | None, up_to: int | None) -> Document:
+    """What the server can tell; text and headers are sifted here."""
+    all_of: list[Any] = []
+    for name in _EQUAL:
+        value = getattr(selection, name)
+        if value is not None:
+            all_of.append({f"redrive.{name}": text_in(value)})
+    if selection.ids:
+        all_of.append({"_id": {"$in": [id_in(each) for each in selection.ids]}})
+    if selection.queue is not None:
+        kept = text_in(selection.queue)
+        all_of.append({"$or": [{"redrive.queue": kept}, {"redrive.dead_letter_queue": kept}]})
+    if selection.states:
+        all_of.append({"reviewState": {"$in": sorted(str(state) for state in selection.states)}})
+    if selection.since is not None:
+        all_of.append({"redrive.dead_lettered_at": {"$gte": selection.since}})
+    if selection.until is not None:
+        all_of.append({"redrive.dead_lettered_at": {"$lt": selection.until}})
+    if up_to is not None:
+        all_of.append({"redrive.number": {"$lte": up_to}})
+    if after is not None:
+        died_at, number = after
+        later = {"redrive.dead_lettered_at": died_at, "redrive.number": {"$gt": number}}
+        all_of.append({"$or": [{"redrive.dead_lettered_at": {"$gt": died_at}}, later]})
+    return {"$and": all_of} if all_of else {}
+
+
+def _move(
+    document: Document, trail: Sequence[Document], steps: Sequence[ReviewState], *, change: ReviewChange
+) -> Document:
+    number = 1 + max(document["redrive"]["moves"], trail[-1]["n"] if trail else 0)
+    life = document["redrive"]["life"]
+    return {
+        "_id": f"{life}-{number}",
+        "life": life,
+        "n": number,
+        "at": change.at,
+        "actor": clean(change.actor),
+        "note": clean(change.note),
+        "steps": [str(step) for step in steps],
+        "to": str(steps[-1]) if steps else "",
+    }
+
+
+def _largest(counts: Counter[str], top: int) -> dict[str, int]:
+    return dict(sorted(counts.items(), key=lambda entry: (-entry[1], entry[0]))[:top])

@@ -1,0 +1,138 @@
+"""An app on Redis and MongoDB: system A has the documents it has on SQLite alone, and a redrive ends as it should."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pymongo
+import pytest
+
+from examples.courier.documents import dead_letter_event, processed_event
+from redrive import MissingExtraError, Redrive, Retry
+from redrive.core.letters.letter import ReviewState
+from redrive.testing.samples import HARD_NAMES
+from tests.mongodb.server import database_url
+from tests.redis import Redis
+from tests.runtime.stage import Told, letters, redrive_all, working
+
+QUEUE = "courier-events-main"
+EVENT = {
+    "eventId": "evt-1",
+    "eventType": "shipment.status.updated",
+    "idempotencyKey": "courier-x:evt-1",
+    "traceId": "req_1",
+    "payload": {"shipmentId": "SHP-1", "tags": ["a", "b"], "n": 1.5, "deep": {"x": None}},
+}
+NOT_COMPARED = {"letterId", "deadLetteredAt", "attemptHistory", "updatedAt", "expiresAt", "_id", "redrive"}
+
+
+def app_on(broker: str, store: str, fails: list[bool]) -> Redrive:
+    app = Redrive("courier", broker=broker, settings={"store": store})
+
+    @app.consumer(QUEUE, retry=Retry(1), dead_letter_queue="courier-events-dlq")
+    async def handle(event: dict[str, Any]) -> None:
+        if fails[0]:
+            raise TimeoutError("downstream")
+
+    return app
+
+
+async def documents_of(app: Redrive, fails: list[bool], url: str | None) -> list[dict[str, Any]]:
+    """The dead letter and the record of the key after a death, then the record after a redrive that succeeded."""
+    told = Told(app)
+    found = []
+    async with working(app):
+        await app.publish(QUEUE, EVENT, idempotency_key=EVENT["idempotencyKey"])
+        await told.until("delivery.dead_lettered")
+        [letter] = await letters(app, QUEUE)
+        records = [await app.backend.claims.get(QUEUE, "courier-x:evt-1")]
+        found.append(dead_letter_event(letter) if url is None else stored(url, "dead_letter_events"))
+        if url is not None:
+            found.append(stored(url, "processed_events"))
+        fails[0] = False
+        await redrive_all(app, QUEUE)
+        await told.until("deliveries.processed")
+
+        async def is_closed() -> bool:
+            return [ReviewState.CLOSED] == [each.state for each in await letters(app, QUEUE)]
+
+        await told.until_holds(is_closed, what="the letter is closed")
+        records.append(await app.backend.claims.get(QUEUE, "courier-x:evt-1"))
+        if url is not None:
+            found.append(stored(url, "processed_events"))
+            assert "closed" == stored(url, "dead_letter_events")["reviewState"]
+        else:
+            found += [processed_event(record) for record in records if record is not None]
+    return found
+
+
+def stored(url: str, collection: str) -> dict[str, Any]:
+    with pymongo.MongoClient[dict[str, Any]](url) as client:
+        [document] = client.get_default_database()[collection].find()
+    return dict(document)
+
+
+def compared(document: dict[str, Any]) -> dict[str, Any]:
+    return {name: value for name, value in document.items() if name not in NOT_COMPARED}
+
+
+async def test_system_a_on_redis_and_mongodb_writes_the_documents_of_sqlite_alone(redis: Redis, tmp_path: Path) -> None:
+    url = database_url()
+    on_mongodb, alone = [True], [True]
+
+    found = await documents_of(app_on(redis.url, url, on_mongodb), on_mongodb, url)
+    expected = await documents_of(app_on(f"sqlite:///{tmp_path / 'a.db'}", "", alone), alone, None)
+
+    assert 3 == len(found)
+    assert [compared(each) for each in expected] == [compared(each) for each in found]
+    letter, wanted = found[0], expected[0]
+    assert set(wanted) <= set(letter)
+    assert [set(entry) for entry in wanted["attemptHistory"]] == [set(entry) for entry in letter["attemptHistory"]]
+    assert ["dead_lettered", "processed"] == [each["state"] for each in found[1:]]
+    assert set(expected[1]) <= set(found[1])
+
+
+async def test_an_app_without_the_driver_says_which_extra_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+    import sys
+
+    for name in [name for name in sys.modules if name.startswith("redrive.stores.mongodb")]:
+        monkeypatch.delitem(sys.modules, name)
+    monkeypatch.setitem(sys.modules, "pymongo", None)
+
+    with pytest.raises(MissingExtraError, match=r"redrive\[mongodb\]"):
+        await app_on("redis://localhost", "mongodb://localhost/x", [True]).open()
+
+
+@pytest.mark.parametrize(
+    "payload",
+    [
+        {"$where": 1}, {"a.b": 1}, {"": 1}, [[1, [2]]], {"n": 2**70}, {"s": "a\x00b"}, {"s": "\ud800"}, {"\x00": 1},
+        {"deep": json.loads('{"a":' * 80 + "1" + "}" * 80)}, {"big": "x" * 9_000_000},
+        {name: name for name in HARD_NAMES},
+    ],
+    ids=lambda value: repr(value)[:20],
+)  # fmt: skip
+async def test_what_a_server_refuses_never_keeps_a_letter_out(payload: Any) -> None:
+    from redrive.runtime.clock import SystemClock
+    from redrive.stores.mongodb.letters import MongoLetterStore
+    from redrive.stores.mongodb.link import Link
+    from redrive.testing.samples import letter, message
+
+    body = json.dumps({**EVENT, "payload": payload}).encode()
+    url = database_url()
+    store = MongoLetterStore(Link(url), clock=SystemClock())
+    await store.open()
+
+    await store.put([letter("before"), letter(message=message(body=body)), letter("after")])
+
+    found = await store.get("dl_1")
+    assert found is not None
+    assert body == found[0].message.body
+    with pymongo.MongoClient[dict[str, Any]](url) as client:
+        document = client.get_default_database()["dead_letter_events"].find_one({"letterId": "dl_1"})
+    assert document is not None
+    assert "evt-1" == document["eventId"]
+    assert document.get("payloadSnapshotIsText") or payload == document["payloadSnapshot"]
+    await store.close()
