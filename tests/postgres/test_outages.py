@@ -191,6 +191,26 @@ async def test_text_no_column_holds_is_kept_exactly(postgres: str) -> None:
     await letters.close()
 
 
+async def test_a_page_that_no_index_helps_ends_early_and_the_walk_sees_all(
+    postgres: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("redrive.postgres.search.LOOK_AT", 4)
+    letters = PostgresLetterStore(Database(postgres))
+    await letters.open()
+    names = [f"{'odd' if number % 7 == 0 else 'plain'}-{number}" for number in range(30)]
+    await letters.put([letter(name, died_at=1_700_000_000_000 + place) for place, name in enumerate(names)])
+
+    found, pages, cursor = list[str](), 0, None
+    while pages == 0 or cursor is not None:
+        page = await letters.find(Selection(text="M-ODD"), limit=2, cursor=cursor)
+        found += [each.id for each in page.letters]
+        cursor, pages = page.cursor, pages + 1
+
+    assert [name for name in names if name.startswith("odd")] == found
+    assert 8 == pages
+    await letters.close()
+
+
 async def test_people_read_times_in_the_view(postgres: str) -> None:
     letters = PostgresLetterStore(Database(postgres))
     await letters.open()

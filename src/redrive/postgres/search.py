@@ -5,13 +5,13 @@ many letters there are. Which index is used is decided here and not by the plann
 written as its index has it (`left(tenant, 100) = …`); every other one is written plainly, and no index has that. Where
 nothing leads, the order itself is written as the one index has it that has no leading column (`dead_lettered_at + 0`).
 
-Text is looked for in the letters that the other conditions leave, in order: a rare text in a million letters costs a
-walk over their summaries. So does a header, which lies with the content: they belong beside other conditions.
+No index helps with a text anywhere in a reason, nor with a header, which lies with the content. They are looked for in
+the letters that the other conditions leave, in order, and in `LOOK_AT` of them for one page.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
@@ -29,12 +29,20 @@ NO_TENANT: Final = "-"
 """A letter without a tenant counts as this one."""
 
 
+LOOK_AT: Final = 50_000
+"""Most letters in which a page looks for a text or a header; then it ends early, with a cursor."""
+
+
 @dataclass(slots=True)
 class Where:
-    """A condition, its values, and the order that the index of its leading column has."""
+    """A condition, its values, and the order that the index of its leading column has. `slow`: what no index helps
+    with.
+    """
 
-    conditions: list[str] = field(default_factory=list)
-    values: list[Any] = field(default_factory=list)
+    fast: list[str] = field(default_factory=list)
+    fast_values: list[Any] = field(default_factory=list)
+    slow: list[str] = field(default_factory=list)
+    slow_values: list[Any] = field(default_factory=list)
     is_led: bool = False
 
     def equal(self, column: str, value: str | None) -> None:
@@ -43,15 +51,19 @@ class Where:
             return
         text = text_in(value)
         if not self.is_led:
-            self.conditions.append(f"left({column}, 100) = left(%s, 100)")
-            self.values.append(text)
+            self.filter(f"left({column}, 100) = left(%s, 100)", text)
             self.is_led = True
         self.filter(f"{column} = %s", text)
 
     def filter(self, condition: str, *values: Any) -> None:
         """One condition that never leads."""
-        self.conditions.append(condition)
-        self.values.extend(values)
+        self.fast.append(condition)
+        self.fast_values.extend(values)
+
+    def filter_slowly(self, condition: str, *values: Any) -> None:
+        """One condition that is looked at last."""
+        self.slow.append(condition)
+        self.slow_values.extend(values)
 
     @property
     def died(self) -> str:
@@ -64,7 +76,11 @@ class Where:
 
     @property
     def text(self) -> str:
-        return " AND ".join(self.conditions) or "true"
+        return " AND ".join([*self.fast, *self.slow]) or "true"
+
+    @property
+    def values(self) -> list[Any]:
+        return [*self.fast_values, *self.slow_values]
 
 
 def where(tx: Tx, selection: Selection) -> Where:
@@ -123,13 +139,15 @@ def _add_states(found: Where, selection: Selection) -> None:
 def _add_text(found: Where, text: str) -> None:
     wanted = text_in(text.lower())
     columns = ("reason_text", "message_id", "coalesce(key, '')")
-    found.filter(f"({' OR '.join(f'strpos(lower({column}), %s) > 0' for column in columns)})", *[wanted] * len(columns))
+    found.filter_slowly(
+        f"({' OR '.join(f'strpos(lower({column}), %s) > 0' for column in columns)})", *[wanted] * len(columns)
+    )
 
 
 def _add_headers(found: Where, selection: Selection) -> None:
     wanted = [Jsonb({text_in(name): text_in(value)}) for name, value in selection.headers]
     held = " AND ".join(["c.header_texts @> %s"] * len(wanted))
-    found.filter(
+    found.filter_slowly(
         f"EXISTS (SELECT 1 FROM @letter_content c WHERE c.seq = l.seq AND {held})",  # noqa: S608 - constants
         *wanted,
     )
@@ -154,12 +172,42 @@ def walk(
 
 
 def find(tx: Tx, selection: Selection, *, limit: int, cursor: str | None) -> Page:
-    """One page and the cursor of the next."""
+    """One page and the cursor of the next. Where `is_slow`, both statements must see one instant."""
     after = None if cursor is None else place_of(cursor)
-    found = list(walk(tx, selection, after=after, up_to=None, limit=limit + 1))
+    if is_slow(selection):
+        return _find_slowly(tx, selection, limit=limit, after=after)
+    return _page(list(walk(tx, selection, after=after, up_to=None, limit=limit + 1)), limit=limit, end=None)
+
+
+def is_slow(selection: Selection) -> bool:
+    """Whether it has a condition that no index helps with."""
+    return selection.text is not None or bool(selection.headers)
+
+
+def _find_slowly(tx: Tx, selection: Selection, *, limit: int, after: Place | None) -> Page:
+    wanted = where(tx, selection)
+    if after is not None:
+        wanted.filter(f"({wanted.died}, seq) > (%s, %s)", *after)
+    those = f"FROM @letter l WHERE {' AND '.join(wanted.fast) or 'true'} ORDER BY {wanted.order}"
+    rows = tx.execute(
+        f"SELECT dead_lettered_at, seq, {SUMMARY_COLUMNS} FROM (SELECT * {those} LIMIT %s) l "  # noqa: S608 - constants
+        f"WHERE {' AND '.join(wanted.slow)} ORDER BY dead_lettered_at, seq LIMIT %s",
+        [*wanted.fast_values, LOOK_AT, *wanted.slow_values, limit + 1],
+    )
+    found = [((row[0], row[1]), summary_from(row[2:])) for row in rows]
+    end = None
+    if len(found) <= limit:
+        last = f"SELECT dead_lettered_at, seq {those} OFFSET %s LIMIT 1"
+        row = tx.execute(last, [*wanted.fast_values, LOOK_AT - 1]).fetchone()
+        end = None if row is None else (row[0], row[1])
+    return _page(found, limit=limit, end=end)
+
+
+def _page(found: Sequence[tuple[Place, LetterSummary]], *, limit: int, end: Place | None) -> Page:
+    """`end`: where looking ended early."""
     page = found[:limit]
-    is_more = len(found) > limit and page
-    return Page(letters=tuple(letter for _, letter in page), cursor=cursor_at(page[-1][0]) if is_more else None)
+    last = page[-1][0] if len(found) > limit and page else end
+    return Page(letters=tuple(letter for _, letter in page), cursor=None if last is None else cursor_at(last))
 
 
 _COUNTED: Final = ("state", "queue", "reason_code", "fingerprint", "tenant")

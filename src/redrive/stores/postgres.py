@@ -127,7 +127,8 @@ class PostgresLetterStore(_Face):
 
     async def find(self, selection: Selection, *, limit: int, cursor: str | None = None) -> Page:
         """See `LetterStore.find`. Never reads a body."""
-        return await self._database.read(lambda tx: search.find(tx, selection, limit=limit, cursor=cursor))
+        read = self._database.look if search.is_slow(selection) else self._database.read
+        return await read(lambda tx: search.find(tx, selection, limit=limit, cursor=cursor))
 
     async def stats(self, selection: Selection, *, top: int = 20, ages_at: UnixMs | None = None) -> LetterStats:
         """See `LetterStore.stats`. A letter without a tenant counts as tenant "-"."""
