@@ -125,7 +125,7 @@ class Redrive:
         silent worker keeps a message. `rate`: starts per time, "100/min" or a number per second; of all workers
         together where the broker can count them. `fair_by`: turns between tenants. `breaker`: pause on consecutive
         transient failures (20 unless given); None is off. `idempotency_ttl`: how long a processed key is remembered.
-        `letter_ttl`: when a closed letter may go. `message_ttl`: older ones are dead-lettered as EXPIRED.
+        `letter_ttl`: when a letter may go, an open one into the archive. `message_ttl`: older ones are EXPIRED.
         `http_status`: the handler returns a status. `rules`: your own classification, asked first; a `MailRule` speaks
         of what mail servers answer. `attempt_field`: a top-level JSON field that always shows the true attempt.
         `codes`: your reason codes for ours. `max_letters`: with more dead letters the oldest go into a file of the
