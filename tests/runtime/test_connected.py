@@ -25,7 +25,7 @@ from redrive.runtime.backend import Backend
 from redrive.runtime.ledger import OrderedLedger
 from redrive.runtime.starts import GONE_AFTER_MS
 from redrive.sqlite import SqliteFile
-from redrive.stores.sqlite import SqliteClaimStore, SqliteJobStore, SqliteLetterStore
+from redrive.stores.sqlite import SqliteClaimStore, SqliteGroupStore, SqliteJobStore, SqliteLetterStore
 from tests.runtime.connected import ConnectedBroker
 from tests.runtime.stage import PATIENCE_S, Told, letters, quiet, redrive_all, working
 
@@ -74,6 +74,7 @@ def make_shop(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> MakeShop:
                 broker=broker,
                 claims=claims,
                 letters=found,
+                groups=SqliteGroupStore(file),
                 jobs=jobs,
                 send_leftovers=lambda limit: ledger.send_leftovers(limit=limit),
                 local_store=str(file.path),
