@@ -239,24 +239,21 @@ class MongoLetterStore:
     async def walk(
         self, selection: Selection, *, after: Place | None = None, limit: int | None = None, up_to: int | None = None
     ) -> AsyncIterator[Document]:
-        """The documents of the selected letters in order of death, `PAGE` at a time. `up_to`: none with a higher
+        """The documents of the selected letters in order of death, by one cursor. `up_to`: none with a higher
         number.
         """
         wanted = 0
-        while limit is None or wanted < limit:
-            size = PAGE if limit is None or _is_sifted(selection) else min(PAGE, limit - wanted)
-            fields = {**SUMMARY_FIELDS, **({"redrive.headers": 1, "redrive.pieces": 1} if selection.headers else {})}
-            cursor = self.letters.find(_query(selection, after, up_to), fields).sort(_ORDER).limit(size)
-            documents = await cursor.to_list()
-            for document in documents:
-                after = place_in(document)
+        fields = {**SUMMARY_FIELDS, **({"redrive.headers": 1} if selection.headers else {})}
+        cursor = self.letters.find(_query(selection, after, up_to), fields, batch_size=PAGE).sort(_ORDER)
+        if limit is not None and not _is_sifted(selection):
+            cursor = cursor.limit(limit)
+        async with cursor:
+            async for document in cursor:
+                if limit is not None and wanted >= limit:
+                    return
                 if await self._is_selected(selection, document):
                     yield document
                     wanted += 1
-                    if limit is not None and wanted >= limit:
-                        return
-            if len(documents) < size:
-                return
 
     async def _is_selected(self, selection: Selection, document: Document) -> bool:
         own = document["redrive"]
