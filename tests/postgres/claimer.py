@@ -1,5 +1,5 @@
-"""A process that claims keys: `python -m tests.postgres.claimer URL OWNER COUNT`; says that it is ready, waits for a line,
-and prints the keys it got, one a line.
+"""A process that claims keys: `python -m tests.postgres.claimer URL OWNER COUNT`. Says that it is ready, waits for a
+line, and prints the keys it got, one a line.
 """
 
 from __future__ import annotations
