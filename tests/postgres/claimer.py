@@ -1,4 +1,6 @@
-"""A process that claims keys: `python -m tests.postgres.claimer URL OWNER COUNT`; prints those it got, one a line."""
+"""A process that claims keys: `python -m tests.postgres.claimer URL OWNER COUNT`. Says that it is ready, waits for a
+line, and prints the keys it got, one a line.
+"""
 
 from __future__ import annotations
 
@@ -14,6 +16,9 @@ from redrive.stores.postgres import PostgresClaimStore
 async def main(url: str, owner: str, count: int) -> None:
     claims = PostgresClaimStore(Database(url))
     await claims.open()
+    sys.stdout.write("ready\n")
+    sys.stdout.flush()
+    await asyncio.to_thread(sys.stdin.readline)
     keys = [f"k-{number}" for number in range(count)]
     random.Random(owner).shuffle(keys)
     for first in range(0, count, 50):
