@@ -10,6 +10,7 @@ itself only where the server can tell that it is the same one.
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
@@ -87,6 +88,7 @@ class Link:
         self._client: AsyncMongoClient[Document] | None = None
         self._blocking: MongoClient[Document] | None = None
         self._users: set[int] = set()
+        self._making = threading.Lock()
 
     @property
     def where(self) -> str:
@@ -126,9 +128,12 @@ class Link:
 
     def blocking(self, name: str) -> Collection[Document]:
         """The same for a thread that may block, by a client of its own."""
-        if self._blocking is None:
-            self._blocking = self._made(MongoClient)
-        database = self._blocking[self.address.database]
+        with self._making:
+            # Several threads may renew at once; each client but one would never be closed.
+            if self._blocking is None:
+                self._blocking = self._made(MongoClient)
+            client = self._blocking
+        database = client[self.address.database]
         return database.get_collection(name, write_concern=_SAFE, read_preference=ReadPreference.PRIMARY)
 
     def own(self, name: str) -> str:
