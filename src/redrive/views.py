@@ -271,6 +271,7 @@ def plan_document(plan: Plan) -> Document:
         "skipped": _skips(plan.skipped),
         "missing": list(plan.missing),
         "takes_ms": plan.takes_ms,
+        "edits": [{"id": each.letter_id, "diff": list(each.diff)} for each in plan.edits],
     }
 
 

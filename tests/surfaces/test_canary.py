@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 from redrive.runtime.app import Redrive
 from tests.surfaces.conftest import Cli, put
 
@@ -32,3 +34,21 @@ async def test_a_waiting_job_is_paused_with_who_and_why(cli: Cli, shop: Redrive)
     assert ("paused", "paused by ann: not yet") == (paused["state"], paused["error"])
     assert again.code == 1
     assert ("done", 2) == (resumed["state"], resumed["sent"])
+
+
+async def test_an_edit_is_shown_first_and_then_made(cli: Cli, shop: Redrive, here: Path) -> None:
+    await put(shop, 1)
+    (here / "patch.json").write_text('[{"op": "add", "path": "/fixed", "value": true}]')
+    (here / "broken.json").write_text("[")
+    edit = ("dlq", "redrive", "orders", *APP, "--edit", "patch.json")
+
+    shown = cli(*edit, "--dry-run")
+    sent = cli(*edit, "--yes", "--json")
+    refused = cli("dlq", "redrive", "orders", *APP, "--edit", "broken.json", "--yes")
+    missing = cli("dlq", "redrive", "orders", *APP, "--edit", "nowhere.json", "--yes")
+
+    assert '+  "fixed": true' in shown.out
+    assert sent.json["job"]["sent"] == 1
+    assert [b'"fixed":true' in each.body for each in await shop.backend.broker.peek("orders", limit=9)] == [True]
+    assert (2, 2) == (refused.code, missing.code)
+    assert "not JSON" in refused.err

@@ -11,11 +11,13 @@ import time
 from collections.abc import Awaitable, Callable
 from dataclasses import MISSING, dataclass, fields, is_dataclass
 from datetime import timedelta
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Final, TypeVar, get_type_hints
 
 import typer
 
 from redrive.cli import options as o
+from redrive.errors import ConfigurationError
 
 if TYPE_CHECKING:
     from redrive.core.letters.selection import Selection
@@ -187,6 +189,15 @@ class Sending:
     canary_watch: Annotated[
         str, typer.Option("--canary-watch", metavar="TIME", help="How long to wait for what becomes of them.")
     ] = "60s"
+    edit: Annotated[
+        Path | None,
+        typer.Option(
+            "--edit",
+            metavar="FILE",
+            help="A JSON Patch (RFC 6902) for the body of each copy; --dry-run shows what it changes.",
+            show_default=False,
+        ),
+    ] = None
     force: Annotated[
         bool, typer.Option("--force", help="Also what was redriven three times already, and what is replayed.")
     ] = False
@@ -215,9 +226,17 @@ class Sending:
             target_queue=self.to,
             force=self.force,
             canary=self.canary,
+            edit=None if self.edit is None else _text_of(self.edit),
             canary_watch_ms=(o.parse_duration(self.canary_watch, "--canary-watch") or timedelta())
             // timedelta(milliseconds=1),
         )
+
+
+def _text_of(file: Path) -> str:
+    try:
+        return file.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise ConfigurationError(f'The patch "{file}" cannot be read: {error}. Nothing was sent.') from None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

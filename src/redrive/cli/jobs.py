@@ -12,7 +12,7 @@ import typer
 from redrive.cli import options as o
 from redrive.cli.groups import Change, Filters, Sending, Where, spread
 from redrive.cli.in_place import InPlace, redrive_in_place
-from redrive.cli.output import ago, facts, note, plural, print_json, say, span, table
+from redrive.cli.output import ago, facts, note, plural, print_json, safe, say, span, table
 from redrive.cli.prompts import Bar, confirm
 from redrive.errors import RedriveError
 
@@ -152,6 +152,10 @@ def _print_plan(plan: Plan) -> None:
         )
     if plan.takes_ms is not None:
         note(f"It would take about {span(plan.takes_ms)}.")
+    for edited in plan.edits:
+        say(f"{edited.letter_id}:")
+        for line in edited.diff:
+            say(f"  {safe(line)}")
     _print_skips([(skip.letter_id, skip.why) for skip in plan.skipped], plan.skip, plan.missing)
     note("Nothing was changed.")
 

@@ -84,7 +84,8 @@ class JobOptions:
     """How to send. `limit`: at most so many letters, oldest first. `rate_per_s`: None is as fast as it goes.
     `keep_attempts`: continue the old count instead of starting at 1. `target_queue`: None is where it came from.
     `keep_ttl`: keep the message's expiry (default: a redriven copy does not expire by its old deadline). `canary`: so
-    many letters go first and are watched for `canary_watch_ms` (core/letters/canary.py); None: all go at once.
+    many letters go first and are watched for `canary_watch_ms` (core/letters/canary.py); None: all go at once. `edit`:
+    a JSON Patch, as text, that changes the body of each copy; the letter keeps the original.
     """
 
     limit: int | None = None
@@ -96,6 +97,7 @@ class JobOptions:
     max_redrives: int = MAX_REDRIVES
     canary: int | None = None
     canary_watch_ms: Millis = 60_000
+    edit: str | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -26,6 +26,7 @@ from typing import Final, TypeAlias
 from redrive.core import settlement
 from redrive.core.letters.foreign import found_id, found_letter
 from redrive.core.letters.letter import Letter
+from redrive.core.letters.selection import Selection
 from redrive.core.ports import Clock, Received, Settle
 from redrive.core.settlement import Reason
 from redrive.core.units import Millis
@@ -145,34 +146,48 @@ class Collector:
         )
 
     async def _fresh(self, queue: str, taken: Sequence[Received], letters: Sequence[Letter]) -> list[Letter]:
-        """Those that are not stored yet, each under an id of its own."""
+        """Those that are not stored yet, each under an id of its own. One look into the store for the batch, and one
+        for each message that is like another one in everything.
+        """
+        stored = await self._stored([letter.id for letter in letters])
         fresh: list[Letter] = []
         used: set[str] = set()
         for received, letter in zip(taken, letters, strict=True):
-            made = await self._placed(queue, received, letter, used=used)
-            if made is not None:
-                used.add(made.id)
-                fresh.append(made)
+            made = letter
+            if letter.id in used or letter.id in stored:
+                if not _is_another(queue, received, letter) or (received.redelivered and letter.id not in used):
+                    continue
+                copy = await self._copy_of(queue, received, used=used)
+                if copy is None:
+                    continue
+                made = replace(letter, id=copy)
+            used.add(made.id)
+            fresh.append(made)
         return fresh
 
-    async def _placed(self, queue: str, received: Received, letter: Letter, *, used: set[str]) -> Letter | None:
-        is_stored = await self._is_stored(letter.id)
-        if letter.id not in used and not is_stored:
-            return letter
-        is_anonymous = received.message.key is None and letter.id == found_id(received.message, dead_letter_queue=queue)
-        if not is_anonymous or (received.redelivered and letter.id not in used):
-            return None
-        for copy in range(1, MAX_COPIES):
-            letter_id = found_id(received.message, dead_letter_queue=queue, copy=copy)
-            if letter_id not in used and not await self._is_stored(letter_id):
-                return replace(letter, id=letter_id)
+    async def _copy_of(self, queue: str, received: Received, *, used: set[str]) -> str | None:
+        """An id for one more message that is like others in everything; None past `MAX_COPIES`."""
+        for start in range(1, MAX_COPIES, BATCH):
+            ids = [found_id(received.message, dead_letter_queue=queue, copy=start + at) for at in range(BATCH)]
+            free = [each for each in ids if each not in used]
+            stored = await self._stored(free)
+            found = next((each for each in free if each not in stored), None)
+            if found is not None:
+                return found
         return None
 
-    async def _is_stored(self, letter_id: str) -> bool:
-        return await self._backend.letters.get(letter_id) is not None
+    async def _stored(self, letter_ids: Sequence[str]) -> set[str]:
+        ids = tuple(dict.fromkeys(letter_ids))
+        page = await self._backend.letters.find(Selection(ids=ids), limit=max(1, len(ids)))
+        return {letter.id for letter in page.letters}
 
     async def _give_back(self, taken: Sequence[Received]) -> None:
         now = self._clock.now()
         back = settlement.Requeue(due_at=now, reason=GIVEN_BACK)
         with contextlib.suppress(RedriveError):
             await self._backend.broker.settle([Settle(lease=each.lease, settlement=back) for each in taken])
+
+
+def _is_another(queue: str, received: Received, letter: Letter) -> bool:
+    """Whether a message with the id of a known letter may be another message: one that has no id of its own."""
+    return received.message.key is None and letter.id == found_id(received.message, dead_letter_queue=queue)

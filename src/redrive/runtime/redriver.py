@@ -22,7 +22,9 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Final, TypeAlias
 
+from redrive.core.json_patch import Patch, PatchRefused, parse_patch
 from redrive.core.letters.canary import Verdict
+from redrive.core.letters.letter import Letter
 from redrive.core.letters.redriven import redriven_message
 from redrive.core.letters.selection import Selection
 from redrive.core.ports import Clock, Forward, Outgoing
@@ -38,7 +40,7 @@ from redrive.core.redrive import (
     refusal,
     runner_lost,
 )
-from redrive.core.units import Millis
+from redrive.core.units import Millis, UnixMs
 from redrive.errors import BrokerUnavailableError, LeaseLostError, QueueNotFoundError, RedriveError
 from redrive.runtime.backend import Backend
 from redrive.runtime.canary import KNOWN_PART, LOOK_MS, Canary
@@ -154,6 +156,7 @@ class _Run:
         self._failures = 0
         self.has_ended = False
         self._canary: Canary | None = None
+        self._patch: Patch = ()
         self._looked_ms: Millis = 0
 
     async def to_the_end(self, job: Job) -> Job:
@@ -175,6 +178,7 @@ class _Run:
                 await self._clock.sleep(STORE_PAUSE_MS * self._failures)
 
     async def _work(self, job: Job) -> Job:
+        self._patch = () if job.options.edit is None else parse_patch(job.options.edit)
         if job.options.canary is not None:
             job = await self._send_canary(await self._stage_all(job))
         while True:
@@ -269,32 +273,34 @@ class _Run:
     async def _send(self, job: Job, items: Sequence[Item]) -> Job:
         now = self._clock.now()
         found = await asyncio.gather(*(self._backend.letters.get(item.letter_id) for item in items))
-        gone = [item for item, letter in zip(items, found, strict=True) if letter is None]
-        if gone:
-            why = refusal(None, job.options, job_id=job.id)
-            skipped = [replace(item, state=ItemState.SKIPPED, why=why) for item in gone]
-            if not await self._backend.jobs.record(job, skipped):
-                raise runner_lost(job)
-        batch = [
-            Forward(
-                item=item,
-                outgoing=Outgoing(
-                    queue=job.options.target_queue or kept[0].queue,
-                    message=redriven_message(kept[0], job, now=now),
-                ),
-                actor=job.actor,
-                at=now,
-                keep_attempts=job.options.keep_attempts,
+        batch: list[Forward] = []
+        skipped: list[Item] = []
+        for item, kept in zip(items, found, strict=True):
+            copy = self._copy(job, None if kept is None else kept[0], now=now)
+            if isinstance(copy, str):
+                skipped.append(replace(item, state=ItemState.SKIPPED, why=copy))
+                continue
+            batch.append(
+                Forward(item=item, outgoing=copy, actor=job.actor, at=now, keep_attempts=job.options.keep_attempts)
             )
-            for item, kept in zip(items, found, strict=True)
-            if kept is not None
-        ]
+        if skipped and not await self._backend.jobs.record(job, skipped):
+            raise runner_lost(job)
         refusals = await self._backend.ledger.forward(job, batch)
         sent = refusals.count(None)
         self._sent += sent
         if sent:
             self._events.emit("redrive.sent", job_id=job.id, count=sent)
         return replace(job, counts=_moved(job.counts, sent=sent, skipped=len(items) - sent))
+
+    def _copy(self, job: Job, letter: Letter | None, *, now: UnixMs) -> Outgoing | str:
+        """What to send for this letter, or why nothing is."""
+        if letter is None:
+            return refusal(None, job.options, job_id=job.id) or ""
+        try:
+            message = redriven_message(letter, job, now=now, patch=self._patch)
+        except PatchRefused as refused:
+            return f"the edit does not fit: {refused}"
+        return Outgoing(queue=job.options.target_queue or letter.queue, message=message)
 
     async def _end(self, job: Job, event: JobEvent, *, error: str | None = None) -> Job:
         """Write how the job ended. Where that cannot be written it stays running and is taken over later."""

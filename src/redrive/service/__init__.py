@@ -14,6 +14,7 @@ from redrive.service.overview import OverviewOperations
 from redrive.service.redriving import redrivable, runner_name
 from redrive.service.values import (
     Aside,
+    Edited,
     Erasure,
     GroupCount,
     GroupView,
@@ -44,6 +45,7 @@ __all__ = [
     "MAX_PAGE",
     "SHOWN",
     "Aside",
+    "Edited",
     "Erasure",
     "GroupCount",
     "GroupView",

@@ -9,6 +9,7 @@ from collections import Counter
 from dataclasses import replace
 from typing import Final
 
+from redrive.core.json_patch import Patch, PatchRefused, body_diff, edited_body, parse_patch
 from redrive.core.letters.selection import OPEN_STATES, Selection
 from redrive.core.ports import LetterSummary
 from redrive.core.redrive import JOB_TRANSITIONS, Item, ItemState, Job, JobEvent, JobOptions, JobState, refusal
@@ -17,10 +18,11 @@ from redrive.errors import NotFoundError, TransitionError
 from redrive.runtime.app import Redrive
 from redrive.runtime.redriver import OnProgress, Redriver, came_back, tell_job
 from redrive.service.operations import SEE_LETTERS, SHOWN, Counted, Operations
-from redrive.service.values import JobView, Plan, QueuePlan, Skip
+from redrive.service.values import Edited, JobView, Plan, QueuePlan, Skip
 
 FOLLOW_MS: Final[Millis] = 200
 ABORT_TRIES: Final = 5
+EDITS_SHOWN: Final = 3
 UNKNOWN_AFTER_MS: Final[Millis] = 3_600_000
 """After the last change of a job; what has no outcome by then counts as unknown."""
 
@@ -40,12 +42,16 @@ class RedriveOperations(Operations):
         """
         await self._refuse_unknown_queue(selection.queue)
         options = JobOptions() if options is None else options
+        patch = () if options.edit is None else parse_patch(options.edit)
         now = self._app.clock.now()
+        edits: list[Edited] = []
         sends, skips = Counter[str](), Counter[str]()
         letters: list[LetterSummary] = []
         skipped: list[Skip] = []
         async for letter in self._selected(redrivable(selection), limit=options.limit, on_count=on_count):
             why = refusal(letter, options, job_id="", at=now)
+            if why is None and patch:
+                why = await self._edit(letter.id, patch, edits)
             if why is None:
                 sends[letter.queue] += 1
                 letters += [letter] if len(letters) < SHOWN else []
@@ -66,7 +72,22 @@ class RedriveOperations(Operations):
             skipped=tuple(skipped),
             missing=await self._missing(selection.ids),
             takes_ms=takes_ms,
+            edits=tuple(edits),
         )
+
+    async def _edit(self, letter_id: str, patch: Patch, edits: list[Edited]) -> str | None:
+        """Why the patch does not fit this letter; None where it does. The first few are added to `edits`."""
+        found = await self._app.backend.letters.get(letter_id)
+        if found is None:
+            return "it no longer exists"
+        before = found[0].message.original_body
+        try:
+            after = edited_body(patch, before)
+        except PatchRefused as refused:
+            return f"the edit does not fit: {refused}"
+        if len(edits) < EDITS_SHOWN:
+            edits.append(Edited(letter_id=letter_id, diff=body_diff(before, after)))
+        return None
 
     async def redrive(
         self,
@@ -88,6 +109,8 @@ class RedriveOperations(Operations):
         if selection.ids and len(missing) == len(set(selection.ids)):
             raise NotFoundError(f'No dead letter has the id "{missing[0]}". Nothing was sent.', hint=SEE_LETTERS)
         await self._refuse_unknown_queue(selection.queue)
+        if options is not None and options.edit is not None:
+            parse_patch(options.edit)
         now = self._app.clock.now()
         made = Job(
             id=f"rd_{now:012x}{secrets.token_hex(4)}",

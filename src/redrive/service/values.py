@@ -127,11 +127,19 @@ class Skip:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Edited:
+    """What an edit would change in the body of one letter, line by line as `diff -u` writes it."""
+
+    letter_id: str
+    diff: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Plan:
     """What `redrive` would do now, letter by letter. Nothing was changed.
 
     `letters` are the first that would be sent, `skipped` the first that would not; `send`, `skip` and `queues` count
-    all. `takes_ms`: how long it lasts at the wanted rate, None where it goes as fast as it can.
+    all. `takes_ms`: how long it lasts at the wanted rate, None where it goes as fast as it can. `edits`: the first few.
     """
 
     send: int
@@ -141,6 +149,7 @@ class Plan:
     skipped: tuple[Skip, ...]
     missing: tuple[str, ...]
     takes_ms: Millis | None
+    edits: tuple[Edited, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

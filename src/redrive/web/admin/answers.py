@@ -176,6 +176,7 @@ class Plan(Struct, kw_only=True):
     skipped: list[Json]
     missing: list[str]
     takes_ms: int | None
+    edits: list[Json]
 
 
 class Job(Struct, kw_only=True):

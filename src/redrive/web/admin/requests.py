@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from typing import Annotated, Any, Final, TypeAlias
 from urllib.parse import parse_qsl
 
@@ -174,6 +175,7 @@ class Options(Struct, forbid_unknown_fields=True, frozen=True, kw_only=True):
     max_redrives: Annotated[int, Meta(ge=0, le=1_000_000)] = MAX_REDRIVES
     canary: Count | None = None
     canary_watch_ms: Annotated[int, Meta(ge=1, le=86_400_000)] = 60_000
+    edit: Annotated[list[dict[str, Any]], Meta(min_length=1, max_length=1_000)] | None = None
 
 
 class JobBody(Selected, frozen=True, kw_only=True):
@@ -183,7 +185,9 @@ class JobBody(Selected, frozen=True, kw_only=True):
 
     def job_options(self) -> JobOptions:
         """As the service takes them."""
-        return JobOptions(**msgspec.structs.asdict(self.options))
+        options = msgspec.structs.asdict(self.options)
+        edit = None if self.options.edit is None else json.dumps(self.options.edit)
+        return JobOptions(**{**options, "edit": edit})
 
 
 class NoteBody(Struct, forbid_unknown_fields=True, frozen=True, kw_only=True):
