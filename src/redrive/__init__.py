@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any, Final
 if TYPE_CHECKING:
     from redrive.core.letters.letter import Letter
     from redrive.core.message import Message
+    from redrive.core.policy.auto_redrive import AutoRedrive
     from redrive.core.policy.backoff import Decorrelated, Exponential, Fixed, Tiers
     from redrive.core.policy.classify import Rule
     from redrive.core.policy.fair import Fair
@@ -46,6 +47,7 @@ if TYPE_CHECKING:
     from redrive.runtime.worker import Worker
 
 __all__ = [
+    "AutoRedrive",
     "BreakerPolicy",
     "BrokerUnavailableError",
     "ConfigurationError",
@@ -82,6 +84,7 @@ __all__ = [
 ]
 
 _WHERE: Final = {
+    "AutoRedrive": "redrive.core.policy.auto_redrive",
     "BreakerPolicy": "redrive.core.policy.flow",
     "BrokerUnavailableError": "redrive.errors",
     "ConfigurationError": "redrive.errors",

@@ -18,6 +18,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, Final, Literal, Self, TypeVar
 
 from redrive.core.message import Headers
+from redrive.core.policy.auto_redrive import AutoRedrive
 from redrive.core.policy.catalogue.mail import MailRule
 from redrive.core.policy.classify import Rule
 from redrive.core.policy.fair import Fair
@@ -54,8 +55,9 @@ class Redrive:
     `name` is the `system` on every dead letter. `broker` is a URL: `sqlite:///relative.db`, `sqlite:////absolute.db`,
     `amqp://user@host/vhost` or `memory://`; None takes the setting `broker`. `topology`: the exchanges and queues a
     broker that has them declares when the app is opened, and how its queues retry; a consumer queue it says nothing
-    about gets the safe default. `settings` replaces what the environment and `redrive.toml` say; a mapping of settings
-    is laid over them. Raises `ConfigurationError` for a setting nobody knows.
+    about gets the safe default. `version`: of your app, kept with each dead letter. `auto_redrive`: which letters
+    workers send back by themselves. `settings` replaces what the environment and `redrive.toml` say; a mapping of
+    settings is laid over them. Raises `ConfigurationError` for a setting nobody knows.
 
     >>> app = Redrive("orders", broker="memory://")
     >>> @app.consumer("orders.created")
@@ -70,6 +72,7 @@ class Redrive:
         broker: str | None = None,
         *,
         version: str | None = None,
+        auto_redrive: Sequence[AutoRedrive] = (),
         topology: Topology | None = None,
         settings: Settings | Mapping[str, Any] | None = None,
         clock: Clock | None = None,
@@ -80,6 +83,7 @@ class Redrive:
         self.topology = EMPTY if topology is None else topology
         self.settings = _settings(settings, broker)
         self.version = version or self.settings.version or None
+        self.auto_redrive = tuple(auto_redrive)
         self.clock: Clock = SystemClock() if clock is None else clock
         self.events = Events()
         self._consumers: dict[str, Consumer] = {}

@@ -3,6 +3,7 @@
 - take over redrive jobs whose runner is gone, or that wait for one;
 - send what handlers published inside transactions of workers that are gone since (where broker and store are two);
 - go by what people have changed of queues (`controls.py`);
+- send letters back by themselves where the app says so (`auto_redrive.py`);
 - prune claims whose time is over, and expired letters a person has closed or redriven, in bounded batches.
 
 Every worker does all of it; a duty is one short write or a lease that only one can hold, so the others find nothing
@@ -14,12 +15,14 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import random
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from typing import Final
 
+from redrive.core.policy.auto_redrive import AutoRedrive
 from redrive.core.ports import Clock
 from redrive.core.units import Millis
 from redrive.errors import RedriveError
+from redrive.runtime.auto_redrive import AutoRedriver
 from redrive.runtime.backend import Backend
 from redrive.runtime.controls import LOOK_EVERY_MS, Controls
 from redrive.runtime.events import Events
@@ -50,6 +53,7 @@ class Upkeep:
         owner: str,
         interval_ms: Millis,
         controls: Controls | None = None,
+        auto_redrive: Sequence[AutoRedrive] = (),
     ) -> None:
         self._backend = backend
         self._clock = clock
@@ -58,6 +62,7 @@ class Upkeep:
         self._interval_ms = interval_ms
         self._controls = controls
         self._redriver = Redriver(backend, clock, events)
+        self._auto = AutoRedriver(backend, clock, events, auto_redrive)
 
     async def run(self) -> None:
         """All loops, side by side: a long redrive does not keep records from being pruned."""
@@ -66,6 +71,7 @@ class Upkeep:
             group.create_task(self._repeat(self.send_leftovers, JOBS_INTERVAL_MS))
             group.create_task(self._follow_controls())
             group.create_task(self._repeat(self.prune, self._interval_ms))
+            group.create_task(self._repeat(self._auto.look, self._interval_ms))
 
     async def resume_jobs(self) -> None:
         """Carry out every redrive job nobody holds, one after the other."""
