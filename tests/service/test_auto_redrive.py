@@ -24,7 +24,7 @@ MINUTE = 60_000
 
 
 def auto(app: Redrive, policy: AutoRedrive = POLICY) -> AutoRedriver:
-    return AutoRedriver(app.backend, app.clock, app.events, [policy])
+    return AutoRedriver(app.backend, app.clock, app.events, policies=[policy])
 
 
 async def fill(app: Redrive, names: str, **changes: Any) -> None:

@@ -10,6 +10,7 @@ from datetime import timedelta
 from typing import Any, assert_type
 
 from redrive import (
+    AutoRedrive,
     BreakerPolicy,
     BrokerUnavailableError,
     DeadLetter,
@@ -56,6 +57,7 @@ class Order:
 
 app = Redrive("orders", broker="sqlite:///orders.db")
 Redrive("orders", settings={"grace": "20s"})
+Redrive("orders", version="1.4.2", auto_redrive=[AutoRedrive(error_code="TIMEOUT", after="30m", canary=20, rate=10)])
 Redrive("orders", settings=Settings(broker="memory://", processes=2))
 
 TOPOLOGY: Topology = (

@@ -29,7 +29,7 @@ ACTOR: Final = "redrive (policy)"
 class AutoRedriver:
     """The policies of one app."""
 
-    def __init__(self, backend: Backend, clock: Clock, events: Events, policies: Sequence[AutoRedrive]) -> None:
+    def __init__(self, backend: Backend, clock: Clock, events: Events, *, policies: Sequence[AutoRedrive]) -> None:
         self._backend = backend
         self._clock = clock
         self._events = events

@@ -62,7 +62,7 @@ class Upkeep:
         self._interval_ms = interval_ms
         self._controls = controls
         self._redriver = Redriver(backend, clock, events)
-        self._auto = AutoRedriver(backend, clock, events, auto_redrive)
+        self._auto = AutoRedriver(backend, clock, events, policies=auto_redrive)
 
     async def run(self) -> None:
         """All loops, side by side: a long redrive does not keep records from being pruned."""
