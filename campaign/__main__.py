@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from campaign import bomb, claims, deploys, hostile, kills
+from campaign import redrives as embedded_redrives
 from campaign.rabbit import crashes, redrives, systems, worker_kills
 from campaign.redis import everysec, rate, storm
 from campaign.stage import CampaignError, Stage, stage
@@ -46,6 +47,7 @@ CAMPAIGNS: Final[dict[str, Campaign]] = {
     "bomb": _of(bomb),
     "claims": _of(claims),
     "hostile": _of(hostile),
+    "redrives": _of(embedded_redrives),
     "redis-storm": _of(storm),
     "redis-everysec": _of(everysec),
     "redis-rate": _of(rate),
