@@ -198,3 +198,15 @@ async def test_a_paused_job_keeps_its_letters_until_it_is_resumed(url: str) -> N
         await service.abort(view.job.id, actor="bob")
         again = await service.redrive(Selection(queue="orders"), actor="eve")
         assert again.job.counts.sent == paused.counts.pending
+
+
+async def test_what_was_skipped_says_nothing_of_the_rest(url: str) -> None:
+    app = shop(url, bad=None)
+    async with working(app) as service:
+        await fill(app)
+        job = await send(service, edit='[{"op": "test", "path": "/tenant", "value": "t1"}]')
+
+        progress = progress_from_json(job.progress)
+        assert progress is not None
+        assert (JobState.DONE, 20, LETTERS - 20) == (job.state, job.counts.sent, job.counts.skipped)
+        assert sum(progress.sent.values()) == job.counts.sent

@@ -255,7 +255,7 @@ def resume(
     *,
     where: Where,
 ) -> None:
-    """Go on with a job that was aborted, failed, or was killed. What was sent is not sent again.
+    """Go on with a job that was paused, aborted, failed, or was killed. What was sent is not sent again.
 
     \b
       redrive dlq resume rd_019c…

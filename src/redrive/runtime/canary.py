@@ -28,14 +28,16 @@ from redrive.core.letters.selection import OPEN_STATES, Selection
 from redrive.core.message import HEADER_REDRIVEN_BATCH
 from redrive.core.ports import LetterSummary
 from redrive.core.redrive import Item, ItemState, Job
-from redrive.core.units import Millis
+from redrive.core.units import Millis, UnixMs
 from redrive.runtime.backend import Backend
 
 PAGE = 500
 LOOK_MS: Millis = 1_000
 """Between two looks at what became of the letters."""
-MAX_RETURNS = 10_000
-"""Letters looked at, of those that died since the job was made; more than enough for a verdict."""
+MAX_PAGES = 20
+"""Pages of letters that died since, in one look; the next one goes on from there."""
+OVERLAP_MS: Millis = 60_000
+"""The clocks of hosts differ: each look starts so long before the newest letter of the last one."""
 KNOWN_PART = 0.5
 """Of the canary, the part whose fate has to be known before the rest may go."""
 
@@ -50,7 +52,8 @@ class Canary:
         self._failed: Counter[StratumName] = Counter()
         self._items: dict[int, Item] = {}
         self._returned: set[str] = set()
-        self._looked_at: set[str] = set()
+        self._looked_at: dict[str, UnixMs] = {}
+        self._newest: UnixMs = 0
 
     @property
     def is_chosen(self) -> bool:
@@ -86,12 +89,10 @@ class Canary:
         return [item for item in (await self._canary_items()).values() if item.state is ItemState.PENDING][:limit]
 
     async def went(self, items: Sequence[Item]) -> str:
-        """These were sent, or skipped; the job's `progress`, to be stored."""
+        """These were sent, or skipped, as their state says; the job's `progress`, to be stored."""
         assert self._progress is not None
-        for item in items:
-            if item.position in self._items:
-                self._items[item.position] = replace(item, state=ItemState.SENT)
-        summaries = await self._summaries([item.letter_id for item in items])
+        self._items.update({item.position: item for item in items if item.position in self._items})
+        summaries = await self._summaries([item.letter_id for item in items if item.state is ItemState.SENT])
         sent = Counter(self._progress.sent)
         sent.update(self._stratum(_name(letter)) for letter in summaries.values())
         self._progress = replace(self._progress, sent=sent)
@@ -154,12 +155,15 @@ class Canary:
 
     async def _look_for_returns(self) -> None:
         """Letters that died since the job was made and that are copies it sent."""
+        since = max(self._job.created_at, self._newest - OVERLAP_MS)
+        self._looked_at = {letter_id: at for letter_id, at in self._looked_at.items() if at >= since}
         cursor = None
-        while len(self._looked_at) < MAX_RETURNS:
-            page = await self._backend.letters.find(Selection(since=self._job.created_at), limit=PAGE, cursor=cursor)
+        for _ in range(MAX_PAGES):
+            page = await self._backend.letters.find(Selection(since=since), limit=PAGE, cursor=cursor)
             fresh = [each for each in page.letters if each.id not in self._looked_at]
-            self._looked_at.update(each.id for each in fresh)
             for each in fresh:
+                self._looked_at[each.id] = each.dead_lettered_at
+                self._newest = max(self._newest, each.dead_lettered_at)
                 if each.previous is not None and each.previous not in self._returned:
                     await self._count(each.id, each.previous)
             cursor = page.cursor

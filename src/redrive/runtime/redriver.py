@@ -207,7 +207,8 @@ class _Run:
             job = await self._note(job, await canary.choose())
         while items := await canary.waiting(_batch_size(job)):
             await self._pace(job)
-            job = await self._note(await self._send(job, items), await canary.went(items))
+            job, ended = await self._send(job, items)
+            job = await self._note(job, await canary.went(ended))
             self._on_progress(job)
             await self._look(canary, is_over=False)
         if not canary.is_over:
@@ -251,9 +252,9 @@ class _Run:
             if not items:
                 return job
             await self._pace(job)
-            job = await self._send(job, items)
+            job, ended = await self._send(job, items)
             if self._canary is not None:
-                job = await self._note(job, await self._canary.went(items))
+                job = await self._note(job, await self._canary.went(ended))
                 if self._elapsed_ms() - self._looked_ms >= LOOK_MS:
                     await self._look(self._canary, is_over=False)
             self._failures = 0
@@ -270,7 +271,8 @@ class _Run:
         if not await self._backend.jobs.save(job, lease_ms=LEASE_MS):
             raise runner_lost(job)
 
-    async def _send(self, job: Job, items: Sequence[Item]) -> Job:
+    async def _send(self, job: Job, items: Sequence[Item]) -> tuple[Job, list[Item]]:
+        """(the job with its counts, the items as they ended)."""
         now = self._clock.now()
         found = await asyncio.gather(*(self._backend.letters.get(item.letter_id) for item in items))
         batch: list[Forward] = []
@@ -286,11 +288,16 @@ class _Run:
         if skipped and not await self._backend.jobs.record(job, skipped):
             raise runner_lost(job)
         refusals = await self._backend.ledger.forward(job, batch)
+        ended = [
+            replace(each.item, state=ItemState.SENT if why is None else ItemState.SKIPPED, why=why)
+            for each, why in zip(batch, refusals, strict=True)
+        ]
         sent = refusals.count(None)
         self._sent += sent
         if sent:
             self._events.emit("redrive.sent", job_id=job.id, count=sent)
-        return replace(job, counts=_moved(job.counts, sent=sent, skipped=len(items) - sent))
+        counts = _moved(job.counts, sent=sent, skipped=len(items) - sent)
+        return replace(job, counts=counts), [*ended, *skipped]
 
     def _copy(self, job: Job, letter: Letter | None, *, now: UnixMs) -> Outgoing | str:
         """What to send for this letter, or why nothing is."""

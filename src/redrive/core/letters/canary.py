@@ -9,7 +9,7 @@ The verdict is Wald's sequential test (A. Wald, Sequential Analysis, 1947) of `t
 estimate: n sends with an estimated share p count as n·p failures. Passing the upper boundary stops the job at once;
 when the whole canary is known the more likely of the two decides.
 
-What it can do, at the default of 1 % against 3 % and K = 400. Where the bad letters are a cause (strata that fail), 3 %
+What it can do, at 1 % against 3 % and K = 400. Where the bad letters are a cause (strata that fail), 3 %
 is stopped and 1 % is not, practically always. Where they lie anywhere at all, independent of group and tenant, no test
 of 400 draws can do both: the best ones stop 91 of 100 jobs with 3 % and 5 of 100 with 1 % (Neyman and Pearson;
 binomial: 8 failures of 400). This one is near that bound.
