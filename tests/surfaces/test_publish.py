@@ -171,7 +171,17 @@ async def test_queues_are_listed_with_what_is_dead(cli: Cli, shop: Redrive) -> N
 
     shown = cli("queues", "list", *APP, "--json").json["queues"]
 
-    assert {"queue", "ready", "scheduled", "leased", "dead", "oldest_ready_at", "is_consumed"} == set(shown[0])
+    assert {
+        "queue",
+        "ready",
+        "scheduled",
+        "leased",
+        "dead",
+        "oldest_ready_at",
+        "is_consumed",
+        "paused",
+        "quarantined",
+    } == set(shown[0])
     assert [("orders", 1, 2), ("refunds", 0, 0)] == [(queue["queue"], queue["ready"], queue["dead"]) for queue in shown]
     assert "orders" in cli("queues", "list", *APP).out
 

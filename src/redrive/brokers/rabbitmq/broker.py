@@ -347,17 +347,24 @@ class RabbitBroker:
     async def peek(self, queue: str, *, limit: int) -> list[Message]:
         """See `Broker.peek`. A quorum queue counts each look, which matters where it has a delivery limit."""
         self._check_open()
-        inbox = self._inboxes.get(queue)
-        buffered = [] if inbox is None else [pushed.read().message for pushed in list(inbox.buffer)[:limit]]
+        buffered = self._buffered(queue)
         if len(buffered) >= limit:
-            return buffered
+            return buffered[:limit]
         link = await self._main.get(wait_ms=LOOK_WAIT_MS)
         try:
             if queue in self._bundles.queues:
-                return buffered + await self._peek_fair(self._errands(link), queue, limit - len(buffered))
-            return buffered + await looking.peek(self._errands(link), queue, limit - len(buffered))
+                shown = await self._peek_fair(self._errands(link), queue, limit - len(buffered))
+            else:
+                shown = await looking.peek(self._errands(link), queue, limit - len(buffered))
         except (ChannelLost, LinkLost) as lost:
             raise self._unseen(queue, lost) from lost
+        # What was pushed to us while we looked is no longer where we looked.
+        buffered = self._buffered(queue)
+        return (buffered + [message for message in shown if message not in buffered])[:limit]
+
+    def _buffered(self, queue: str) -> list[Message]:
+        inbox = self._inboxes.get(queue)
+        return [] if inbox is None else [pushed.read().message for pushed in list(inbox.buffer)]
 
     async def _peek_fair(self, errands: looking.OpenChannel, queue: str, limit: int) -> list[Message]:
         """The short queue, then what the sorter holds; what lies behind that only where nobody sorts."""

@@ -22,7 +22,7 @@ import heapq
 import json
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from enum import StrEnum
 from typing import Final, TypeAlias
 
@@ -116,11 +116,14 @@ def verdict(strata: Sequence[Stratum], *, is_over: bool, tolerated: float = TOLE
     return Verdict.STOP if weight > 0 and any(each.failed for each in strata) else Verdict.GO
 
 
-@dataclass(slots=True)
 class _Held:
-    size: int = 0
-    first: list[tuple[int, int]] = field(default_factory=list)
-    """(-draw, position) of the letters drawn, the greatest draw on top."""
+    """A stratum while letters are shown. `first`: (-draw, position) of the letters drawn, the greatest draw on top."""
+
+    __slots__ = ("first", "size")
+
+    def __init__(self) -> None:
+        self.size = 0
+        self.first: list[tuple[int, int]] = []
 
 
 class Choice:

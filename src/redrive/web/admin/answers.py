@@ -103,6 +103,7 @@ class LetterDetail(Struct, kw_only=True):
     redrive_count: int
     previous: str | None
     outstanding_job: str | None
+    version: str | None
     message: Message
     history: list[Json]
     audit: list[Json]
