@@ -15,6 +15,7 @@ from typing import Any
 
 import pytest
 
+from redrive.testing.servers import __main__ as servers_main
 from redrive.testing.servers import proxy
 from redrive.testing.servers.processes import ServerFailed, free_ports
 from redrive.testing.servers.redis import RedisNode
@@ -160,3 +161,10 @@ def test_a_server_of_somebody_else_on_its_port_is_never_taken_for_its_own(redis_
         with pytest.raises(ServerFailed, match="ended while it was starting"):
             other.start()
     assert b"PONG" == redis_alone.ask("PING")
+
+
+def test_every_server_that_tests_need_is_asked_for() -> None:
+    looks = {name for name in vars(servers_main) if name.startswith("_has_")}
+
+    assert looks
+    assert looks <= set(servers_main.main.__code__.co_names)
