@@ -8,8 +8,10 @@ Each batch: take, make letters, store them, then acknowledge. Killed right there
 
 What stays the same however often a message is handed over makes its id (core/letters/foreign.py), so that nothing is
 stored twice. Messages that are alike in everything, an id they do not have included, are told apart as long as none of
-them was handed over before: each gets a copy number. Weak spot: of two such messages, one stored and acknowledged, the
-other in hand at a crash and not stored yet, the second one is taken for the first. They differ in nothing.
+them was handed over before: each gets a number. After a crash one that is handed over again is the one that is stored;
+of more like it in hand, each is stored again: rather twice than not at all. Weak spot: of two such messages, one stored
+and acknowledged, the other alone in hand at a crash and not stored yet, the second is taken for the first. They differ
+in nothing.
 
 A store that is away: the batch is given back, and the collector tries again with growing pauses.
 """
@@ -18,6 +20,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import secrets
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
@@ -40,8 +43,8 @@ WAIT_MS: Final[Millis] = 1_000
 """How long a take waits for a message; after one without any the queue counts as empty."""
 PAUSE_INITIAL_MS: Final[Millis] = 500
 PAUSE_MAX_MS: Final[Millis] = 30_000
-MAX_COPIES: Final = 10_000
-"""Messages alike in everything; the next one counts as the last."""
+COPY_BITS: Final = 63
+"""Of the number that tells apart messages that are alike in everything."""
 GIVEN_BACK: Final = Reason(code="NOT_STORED", text="the collector could not store it")
 
 
@@ -81,6 +84,8 @@ class Collector:
         self._worker = worker
         self._as_queue = as_queue
         self._ttl_ms = ttl_ms
+        # Of messages handed over again: what was stored before. No more than were in hand at a crash.
+        self._met: set[str] = set()
 
     async def run(
         self, queue: str, *, once: bool, limit: int | None = None, on_collected: OnCollected | None = None
@@ -146,35 +151,24 @@ class Collector:
         )
 
     async def _fresh(self, queue: str, taken: Sequence[Received], letters: Sequence[Letter]) -> list[Letter]:
-        """Those that are not stored yet, each under an id of its own. One look into the store for the batch, and one
-        for each message that is like another one in everything.
-        """
+        """Those that are not stored yet, each under an id of its own. One look into the store for the batch."""
         stored = await self._stored([letter.id for letter in letters])
         fresh: list[Letter] = []
         used: set[str] = set()
         for received, letter in zip(taken, letters, strict=True):
             made = letter
             if letter.id in used or letter.id in stored:
-                if not _is_another(queue, received, letter) or (received.redelivered and letter.id not in used):
+                if not _is_another(queue, received, letter):
                     continue
-                copy = await self._copy_of(queue, received, used=used)
-                if copy is None:
+                if received.redelivered and letter.id not in used and letter.id not in self._met:
+                    # The one that was stored before a crash; others like it are more messages, not this one again.
+                    self._met.add(letter.id)
                     continue
-                made = replace(letter, id=copy)
+                copy = secrets.randbits(COPY_BITS)
+                made = replace(letter, id=found_id(received.message, dead_letter_queue=queue, copy=copy))
             used.add(made.id)
             fresh.append(made)
         return fresh
-
-    async def _copy_of(self, queue: str, received: Received, *, used: set[str]) -> str | None:
-        """An id for one more message that is like others in everything; None past `MAX_COPIES`."""
-        for start in range(1, MAX_COPIES, BATCH):
-            ids = [found_id(received.message, dead_letter_queue=queue, copy=start + at) for at in range(BATCH)]
-            free = [each for each in ids if each not in used]
-            stored = await self._stored(free)
-            found = next((each for each in free if each not in stored), None)
-            if found is not None:
-                return found
-        return None
 
     async def _stored(self, letter_ids: Sequence[str]) -> set[str]:
         ids = tuple(dict.fromkeys(letter_ids))
