@@ -1,4 +1,4 @@
-"""An app on Redis and MongoDB: system A has the documents it has on SQLite alone, and a redrive ends as it should."""
+"""Apps with their letters in MongoDB: the documents are those of SQLite alone, and a redrive ends as it should."""
 
 from __future__ import annotations
 
@@ -16,6 +16,7 @@ from redrive import MissingExtraError, Redrive, Retry
 from redrive.core.letters.letter import ReviewState
 from redrive.testing.samples import HARD_NAMES
 from tests.mongodb.server import database_url
+from tests.rabbit import Rabbit
 from tests.redis import Redis
 from tests.runtime.stage import Told, letters, redrive_all, working
 
@@ -98,10 +99,20 @@ def instant(text: str) -> datetime:
 
 
 async def test_system_a_on_redis_and_mongodb_writes_the_documents_of_sqlite_alone(redis: Redis, tmp_path: Path) -> None:
+    await compare_with_sqlite_alone(redis.url, tmp_path)
+
+
+async def test_an_app_on_rabbitmq_and_mongodb_writes_the_documents_of_sqlite_alone(
+    rabbit: Rabbit, tmp_path: Path
+) -> None:
+    await compare_with_sqlite_alone(rabbit.url, tmp_path)
+
+
+async def compare_with_sqlite_alone(broker: str, tmp_path: Path) -> None:
     url = database_url()
     on_mongodb, alone = [True], [True]
 
-    found = await documents_of(app_on(redis.url, url, on_mongodb), on_mongodb, url)
+    found = await documents_of(app_on(broker, url, on_mongodb), on_mongodb, url)
     expected = await documents_of(app_on(f"sqlite:///{tmp_path / 'a.db'}", "", alone), alone, None)
 
     assert 3 == len(found)
