@@ -51,11 +51,12 @@ GIVEN_BACK: Final = Reason(code="NOT_STORED", text="the collector could not stor
 @dataclass(slots=True)
 class Collected:
     """What a collector has done: messages taken, letters that were new, and the new ones by where they came from and
-    by problem (fingerprint).
+    by problem (fingerprint). `left`: what its last look left where it lies, by why.
     """
 
     taken: int = 0
     new: int = 0
+    left: Counter[str] = field(default_factory=Counter)
     by_queue: Counter[str] = field(default_factory=Counter)
     by_group: Counter[str] = field(default_factory=Counter)
 
@@ -93,7 +94,7 @@ class Collector:
         """Until the queue is empty (`once`), `limit` messages were taken, or it is cancelled: what is in hand then is
         given back. Raises `NotFoundError` where there is no such queue; `once`, also `BrokerUnavailableError`.
         """
-        await self._refuse_unknown(queue)
+        await refuse_unknown(self._backend, queue)
         done = Collected()
         pause_ms = PAUSE_INITIAL_MS
         while limit is None or done.taken < limit:
@@ -112,11 +113,6 @@ class Collector:
             if on_collected is not None:
                 on_collected(done)
         return done
-
-    async def _refuse_unknown(self, queue: str) -> None:
-        found = {depth.queue for depth in await self._backend.broker.depths([queue])}
-        if queue not in found:
-            raise NotFoundError(f'There is no queue "{queue}". Nothing was taken.', hint="See: redrive queues list")
 
     async def _take(self, queue: str, limit: int) -> list[Received]:
         return await self._backend.broker.receive(
@@ -180,6 +176,12 @@ class Collector:
         back = settlement.Requeue(due_at=now, reason=GIVEN_BACK)
         with contextlib.suppress(RedriveError):
             await self._backend.broker.settle([Settle(lease=each.lease, settlement=back) for each in taken])
+
+
+async def refuse_unknown(backend: Backend, queue: str) -> None:
+    """Raises `NotFoundError` where the broker has no such queue."""
+    if queue not in {depth.queue for depth in await backend.broker.depths([queue])}:
+        raise NotFoundError(f'There is no queue "{queue}". Nothing was taken.', hint="See: redrive queues list")
 
 
 def _is_another(queue: str, received: Received, letter: Letter) -> bool:

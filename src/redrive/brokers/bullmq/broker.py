@@ -38,6 +38,7 @@ from typing import Any, Final
 
 from redrive.brokers.bullmq import fleet, jobs, scripts
 from redrive.brokers.bullmq.batches import MAX_SENT_BYTES, all_of, parts
+from redrive.brokers.bullmq.failed import FailedSet, options_in
 from redrive.brokers.bullmq.fleet import Fleet, rescue_args, rescue_keys
 from redrive.brokers.bullmq.jobs import Kept, keepable
 from redrive.brokers.bullmq.keys import MAX_PRIORITY, Keys, Names, job_id_of, registry
@@ -160,6 +161,7 @@ class BullBroker:
         # Queues whose names other processes can know.
         self._known: set[str] = set()
         self._is_open = False
+        self.failed = FailedSet(self._server, self._scripts, keys_of=lambda queue: self._queue(queue).keys)
 
     @property
     def features(self) -> Features:
@@ -217,9 +219,12 @@ class BullBroker:
         job_id = job_id_of(message)
         kind, data = jobs.stored_body(message.body)
         options = {"attempts": 0, **self._options.get(outgoing.queue, {})}
-        if not self._address.keep_completed:
+        given = options_in(message)
+        if given is not None:
+            options.update(given)
+        if given is None and not self._address.keep_completed:
             options["removeOnComplete"] = True
-        if not self._address.keep_failed:
+        if given is None and not self._address.keep_failed:
             options["removeOnFail"] = True
         priority = message.priority or 0
         if priority:

@@ -35,6 +35,8 @@ MAX_TEXT_BYTES: Final = 4_000
 MAX_TRACEBACK_BYTES: Final = 8_000
 MAX_NAME_CHARS: Final = 255
 MAX_ATTEMPTS: Final = 1_000_000
+HEADER_TRACES: Final = "x-bullmq-stacktraces"
+"""Of a job from BullMQ's failed set: traces of the failures before the last, a JSON list."""
 _COUNTS_DELIVERIES: Final = frozenset({"x-delivery-count", "x-acquired-count"})
 
 
@@ -155,7 +157,9 @@ READERS: Final = (
         source="docs.celeryq.dev: Message Protocol, version 2",
     ),
 )  # fmt: skip
-_NAMES: Final = frozenset(name.lower() for each in READERS for name in each.history if not name.endswith("*"))
+_NAMES: Final = frozenset(
+    {HEADER_TRACES, *(name.lower() for each in READERS for name in each.history if not name.endswith("*"))}
+)
 _STARTS: Final = tuple(name[:-1].lower() for each in READERS for name in each.history if name.endswith("*"))
 
 
@@ -249,13 +253,13 @@ def _reason(headers: Headers, said: Said) -> Reason:
     code, text = reason_of(headers)
     wanted = said.text or text
     return Reason(
-        code=clean(said.error_code or code or _code(said.error_type) or UNKNOWN.code)[:MAX_NAME_CHARS],
+        code=clean(said.error_code or code or code_of(said.error_type) or UNKNOWN.code)[:MAX_NAME_CHARS],
         text=cut(clean(wanted), MAX_TEXT_BYTES) or UNKNOWN.text,
     )
 
 
-def _code(error_type: str | None) -> str | None:
-    """`System.TimeoutException` is `TIMEOUT_EXCEPTION`."""
+def code_of(error_type: str | None) -> str | None:
+    """A reason code from the name of an error: `System.TimeoutException` is `TIMEOUT_EXCEPTION`."""
     if error_type is None:
         return None
     last = error_type.rpartition(".")[2] or error_type

@@ -42,7 +42,8 @@ end
 -- The id to use, or nil where this publish has added it before.
 local function freeId(id, mark)
   local candidate, number = id, 1
-  while rcall("EXISTS", prefix .. candidate) == 1 do
+  local isAhead = string.match(id, "^[1-9]%d*$") and tonumber(id) > (tonumber(rcall("GET", idKey)) or 0)
+  while rcall("EXISTS", prefix .. candidate) == 1 or (isAhead and number == 1) do
     if rcall("HGET", prefix .. candidate, "rdm") == mark then
       return nil, candidate
     end
