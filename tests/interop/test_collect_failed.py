@@ -17,10 +17,12 @@ from redrive import Redrive
 from redrive.core.letters.letter import Letter, ReviewState
 from redrive.core.letters.selection import Selection
 from redrive.core.ports import FailedJob, Taking
+from redrive.runtime.failed_collector import FailedCollector
 from redrive.service import Service
 from tests.interop.node import Node
 from tests.interop.stage import QUEUE, stage
 from tests.redis import Redis
+from tests.runtime.stage import Told, working
 
 ORDER = {"n": 1, "text": "naïve-Ω"}
 OPTIONS = {"attempts": 3, "backoff": {"type": "fixed", "delay": 10}, "priority": 4}
@@ -28,7 +30,10 @@ OPTIONS = {"attempts": 3, "backoff": {"type": "fixed", "delay": 10}, "priority":
 COLLECT = """
 import asyncio, os, signal, sys
 from redrive import Redrive
+from redrive.runtime import collecting
 from redrive.service import Service
+
+collecting.LEASE_MS = 500
 
 async def main():
     app = Redrive("found", broker=sys.argv[1], settings={"store": sys.argv[2], "log_level": "error"})
@@ -133,6 +138,18 @@ async def test_an_id_that_is_taken_by_now_is_not_overwritten(service: Service, n
     assert ["4", "5"] == fresh
     waiting = {each["id"] for each in await node.call("jobs", queue=QUEUE, state="wait")}
     assert {"1", "1~2", "5~2", "4", "5"} == waiting
+
+
+async def test_another_job_that_failed_under_its_id_stays(service: Service, node: Node) -> None:
+    await fail(node)
+    await service.collect(QUEUE)
+    await node.call("obliterate", queue=QUEUE)
+    await fail(node)
+
+    view = await service.redrive(Selection(), actor="ann")
+
+    assert (1, 1) == (view.job.counts.sent, await failed(node))
+    assert ["1~2"] == [each["id"] for each in await node.call("jobs", queue=QUEUE, state="wait")]
 
 
 @pytest.mark.parametrize("moment", ["before the store", "before it is taken out"])
@@ -253,11 +270,40 @@ async def test_more_than_one_look_shows_is_all_taken(service: Service, node: Nod
     assert 230 == len(await letters(service))
 
 
-async def test_several_at_once_take_each_job_once(service: Service, node: Node) -> None:
+async def test_without_turns_several_take_each_job_once(service: Service, node: Node) -> None:
     await fail(node, 120)
+    app = service._app
+    assert app.backend.failed is not None
+    made = [
+        FailedCollector(app.backend, app.backend.failed, app.clock, events=app.events, system="found") for _ in range(3)
+    ]
 
-    done = await asyncio.gather(*(service.collect(QUEUE) for _ in range(3)))
+    done = await asyncio.gather(*(each.run(QUEUE, once=True) for each in made))
 
     assert (120, 0) == (sum(each.taken for each in done), await failed(node))
     assert 120 == len(await letters(service))
     assert {ReviewState.PENDING} == {each.state for each in await letters(service)}
+
+
+async def test_a_worker_collects_what_others_fail_and_tells_what_it_leaves(
+    redis: Redis, node: Node, tmp_path: Path
+) -> None:
+    app = Redrive(
+        "shop", broker=redis.url, settings={"store": f"sqlite:///{tmp_path / 'store.db'}"}, collect=["charges"]
+    )
+
+    @app.consumer(QUEUE)
+    async def handle(_order: dict[str, Any]) -> None: ...
+
+    told = Told(app)
+    async with working(app):
+        child = {"name": "child", "queueName": "charges", "data": {}, "opts": {}}
+        await node.call("flow", flow={"name": "parent", "queueName": "parents", "data": {}, "children": [child]})
+        await node.call("add", queue="charges", name="charge", data=ORDER)
+        await node.call("work", queue="charges", failures=99)
+        await told.until("letters.collected")
+        (left, *_) = await told.until("collector.left")
+
+        (letter,) = await letters(Service(app))
+    assert ("charges", "charge") == (letter.queue, letter.message.properties.type)
+    assert ("charges", "part of a flow: it has a parent", 1) == (left["queue"], left["reason"], left["count"])

@@ -35,8 +35,11 @@ OTHERS: dict[str, dict[str, Any]] = {
 COLLECT = """
 import asyncio, os, signal, sys
 from redrive import Redrive
+from redrive.runtime import collecting
 from redrive.runtime import collector
 from redrive.service import Service
+
+collecting.LEASE_MS = 500
 
 async def main():
     app = Redrive("found", broker=sys.argv[1], settings={"store": sys.argv[2], "log_level": "error"})

@@ -89,13 +89,20 @@ class Collector:
         self._met: set[str] = set()
 
     async def run(
-        self, queue: str, *, once: bool, limit: int | None = None, on_collected: OnCollected | None = None
+        self,
+        queue: str,
+        *,
+        once: bool,
+        limit: int | None = None,
+        on_collected: OnCollected | None = None,
+        done: Collected | None = None,
     ) -> Collected:
         """Until the queue is empty (`once`), `limit` messages were taken, or it is cancelled: what is in hand then is
-        given back. Raises `NotFoundError` where there is no such queue; `once`, also `BrokerUnavailableError`.
+        given back. `done`: what came before, added to.
+        Raises `NotFoundError` where there is no such queue; `once`, also `BrokerUnavailableError`.
         """
         await refuse_unknown(self._backend, queue)
-        done = Collected()
+        done = Collected() if done is None else done
         pause_ms = PAUSE_INITIAL_MS
         while limit is None or done.taken < limit:
             size = BATCH if limit is None else min(BATCH, limit - done.taken)

@@ -67,13 +67,20 @@ class FailedCollector:
         self._ttl_ms = ttl_ms
 
     async def run(
-        self, queue: str, *, once: bool, limit: int | None = None, on_collected: OnCollected | None = None
+        self,
+        queue: str,
+        *,
+        once: bool,
+        limit: int | None = None,
+        on_collected: OnCollected | None = None,
+        done: Collected | None = None,
     ) -> Collected:
         """One walk through what has failed (`once`), or for ever, until `limit` jobs were taken or it is cancelled.
+        `done`: what came before, added to.
         Raises `NotFoundError` where there is no such queue; `once`, also `BrokerUnavailableError`.
         """
         await refuse_unknown(self._backend, queue)
-        done = Collected()
+        done = Collected() if done is None else done
         pause_ms: float = PAUSE_INITIAL_MS
         while True:
             try:

@@ -7,6 +7,7 @@ from collections import Counter
 from redrive.core.letters.foreign import found_letter
 from redrive.core.letters.letter import Letter
 from redrive.errors import ConfigurationError
+from redrive.runtime.collecting import Turn, collect_in_turn
 from redrive.runtime.collector import Collected, Collector, OnCollected, refuse_unknown
 from redrive.runtime.failed_collector import FailedCollector
 from redrive.service.operations import MAX_PAGE, Operations
@@ -28,20 +29,16 @@ class CollectOperations(Operations):
         """Take what lies in this dead-letter queue, or (where the broker keeps failed jobs with their queue) what has
         failed in this queue, into the store: until it is empty, or, not `once`, for ever. Each message is stored before
         it is acknowledged or removed. `as_queue`: where messages came from that do not say it.
-        Raises `NotFoundError` for a queue that is not there.
+        Raises `NotFoundError` for a queue that is not there, `TransitionError` where another collector drains it.
         """
-        failed = self._failed(as_queue)
-        if failed is not None:
-            return await failed.run(queue, once=once, limit=limit, on_collected=on_collected)
-        collector = Collector(
-            self._app.backend,
-            self._app.clock,
-            self._app.events,
-            system=self._app.name,
-            worker=runner_name(),
-            as_queue=as_queue,
+        app, owner = self._app, runner_name()
+        collector = self._failed(as_queue) or Collector(
+            app.backend, app.clock, app.events, system=app.name, worker=owner, as_queue=as_queue
         )
-        return await collector.run(queue, once=once, limit=limit, on_collected=on_collected)
+        turn = Turn(app.backend.claims, app.clock, queue=queue, owner=owner)
+        return await collect_in_turn(
+            collector, turn, app.clock, queue=queue, once=once, limit=limit, on_collected=on_collected
+        )
 
     async def collectable(
         self, queue: str, *, limit: int = 20, as_queue: str | None = None

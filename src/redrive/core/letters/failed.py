@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import re
 from dataclasses import replace
 from typing import Final
 
@@ -16,7 +15,6 @@ from redrive.core.letters.fingerprint import fingerprint, group_title
 from redrive.core.letters.foreign import (
     HEADER_TRACES,
     MAX_ATTEMPTS,
-    MAX_NAME_CHARS,
     MAX_TEXT_BYTES,
     MAX_TRACEBACK_BYTES,
     UNKNOWN,
@@ -24,6 +22,7 @@ from redrive.core.letters.foreign import (
 )
 from redrive.core.letters.letter import Attempt, AttemptOutcome, Letter
 from redrive.core.letters.making import MAX_REDRIVE_COUNT, previous_letter
+from redrive.core.letters.traces import named_in
 from redrive.core.message import HEADER_FIRST_FAILED_AT, HEADER_REDRIVEN_COUNT, Message, whole_number
 from redrive.core.ports.failed import FailedJob
 from redrive.core.settlement import Reason
@@ -38,9 +37,6 @@ STALLED_TEXT: Final = "job stalled more than allowable limit"
 MAX_TRACES: Final = 10
 """Traces of earlier failures that are kept."""
 
-_PYTHON: Final = "Traceback (most recent call last):"
-_TYPE: Final = re.compile(r"([A-Za-z_][\w.$]{0,200})(?::|$)")
-
 
 def failed_letter(job: FailedJob, *, queue: str, system: str, now: UnixMs, ttl_ms: Millis | None = None) -> Letter:
     """The letter of this job. It lies in no dead-letter queue: its broker keeps what failed with its queue.
@@ -49,7 +45,7 @@ def failed_letter(job: FailedJob, *, queue: str, system: str, now: UnixMs, ttl_m
     headers = job.message.headers
     trace = cut(clean(job.traces[-1]), MAX_TRACEBACK_BYTES) if job.traces else None
     text = cut(clean(job.text), MAX_TEXT_BYTES) or UNKNOWN.text
-    error_type = None if job.text.startswith(STALLED_TEXT) else error_type_of(job.traces[-1] if job.traces else "")
+    error_type = None if job.text.startswith(STALLED_TEXT) else named_in(job.traces[-1] if job.traces else "")[0]
     code = STALLED if job.text.startswith(STALLED_TEXT) else code_of(error_type) or FAILED
     died = max(0, min(job.failed_at or now, now))
     first = whole_number(headers.get(HEADER_FIRST_FAILED_AT))
@@ -97,15 +93,3 @@ def with_traces(job: FailedJob) -> Message:
     if not earlier:
         return job.message
     return replace(job.message, headers={**job.message.headers, HEADER_TRACES: json.dumps(earlier)})
-
-
-def error_type_of(trace: str) -> str | None:
-    """The name of the error: JavaScript writes it at the start of a trace, Python on its last line."""
-    lines = [line for line in clean(trace).splitlines() if line.strip()]
-    if not lines:
-        return None
-    is_python = lines[0].strip() == _PYTHON
-    found = _TYPE.match(
-        next((line for line in reversed(lines) if not line[0].isspace()), "") if is_python else lines[0]
-    )
-    return None if found is None else found[1][:MAX_NAME_CHARS]
