@@ -232,8 +232,7 @@ async def test_a_part_of_a_flow_is_left_alone(service: Service, node: Node) -> N
 
 async def fail_parent(node: Node) -> None:
     await node.call("work", queue="parents")
-    while not (await node.call("counts", queue="parents"))["failed"]:
-        await asyncio.sleep(0.02)
+    await node.wait("failed", queue="parents")
     await node.call("rest", queue="parents")
 
 
@@ -243,15 +242,11 @@ async def test_what_redrives_own_worker_gave_up_is_no_second_letter(redis: Redis
         here.fails = lambda _: True
         dead = asyncio.create_task(here.event("delivery.dead_lettered"))
         await dead
-        await here.until(bool)
-        service = Service(here.app)
-        while not await failed(node):
-            await asyncio.sleep(0.02)
-
-        own = await service.collect(QUEUE)
+        in_failed_set = await failed(node)
+        own = await Service(here.app).collect(QUEUE)
         here.fails = lambda _: False
 
-    assert (0, {"redrive's own, stored already": 1}) == (own.taken, dict(own.left))
+    assert (1, 0, {"redrive's own, stored already": 1}) == (in_failed_set, own.taken, dict(own.left))
     # A person retries it, and Node's worker fails it: it is nobody's letter yet.
     async with stage(redis.url, tmp_path, works=False) as here:
         await node.call("retry", queue=QUEUE, id=job_id)
