@@ -16,6 +16,7 @@ import pytest
 from redrive import BrokerUnavailableError, ConfigurationError, Redrive
 from redrive.core.letters.letter import Letter
 from redrive.core.letters.selection import Selection
+from redrive.core.ports import Settle
 from redrive.errors import TransitionError
 from redrive.runtime import collecting
 from redrive.service import Service
@@ -54,6 +55,11 @@ def make(url: str, folder: Path, **changed: Any) -> tuple[Redrive, Told]:
 
 async def total(app: Redrive) -> int:
     return (await Service(app).stats(Selection(queue="labels"))).total
+
+
+async def _total_of(app: Redrive) -> int:
+    async with app:
+        return await total(app)
 
 
 async def until(told: Told, app: Redrive, count: int) -> None:
@@ -150,6 +156,36 @@ async def test_an_outage_pauses_it_and_it_goes_on(
         rabbit_proxy.heal()
         await told.until("collector.resumed")
         await until(told, app, 1)
+
+
+async def test_a_connection_lost_before_the_acknowledgement_doubles_nothing(
+    rabbit: Rabbit, rabbit_proxy: FaultProxy, hands: Hands, tmp_path: Path
+) -> None:
+    """Case RC-04: what was stored and could not be acknowledged is known when it comes again."""
+    hands.queue(DEAD)
+    app, told = make(rabbit.vhost.url_by("127.0.0.1", rabbit_proxy.port), tmp_path)
+    settled: list[int] = []
+
+    async with working(app):
+        await told.until("collector.started")
+        settle = app.backend.broker.settle
+
+        async def cut_off(batch: Sequence[Settle]) -> list[bool]:
+            settled.append(len(batch))
+            if len(settled) == 1:
+                rabbit_proxy.drop()
+            return await settle(batch)
+
+        app.backend.broker.settle = cut_off  # type: ignore[method-assign]
+        for _ in range(5):
+            hands.publish(DEAD, b"same")
+
+        async def is_over() -> bool:
+            return sum(settled) >= settled[0] + 5 and hands.ready(DEAD) == 0 if settled else False
+
+        await told.until_holds(is_over, what="all acknowledged")
+    assert 5 == await _total_of(app)
+    assert 0 == hands.ready(DEAD)
 
 
 async def test_a_store_that_refuses_pauses_it_and_nothing_is_lost(rabbit: Rabbit, hands: Hands, tmp_path: Path) -> None:

@@ -18,7 +18,7 @@ import asyncio
 import contextlib
 from collections import Counter
 from collections.abc import Coroutine, Mapping
-from typing import Any, Final, TypeVar
+from typing import Any, Final, TypeAlias, TypeVar
 
 from redrive.core.idempotency import Acquired, ClaimRef, ClaimState
 from redrive.core.ports import ClaimEnd, ClaimStore, Clock
@@ -42,6 +42,7 @@ KEY: Final = "redrive:collector"
 
 
 T = TypeVar("T")
+AnyCollector: TypeAlias = Collector | FailedCollector
 
 
 class Turn:
@@ -54,6 +55,8 @@ class Turn:
         self._owner = owner
         self._ref: ClaimRef | None = None
         self._until_ms = 0.0
+        self.is_after_kill = False
+        """Whether who had it before did not give it back."""
 
     async def wait(self) -> None:
         """Take it, if need be once the lease of a collector that was killed has ended. Raises `TransitionError` where
@@ -69,12 +72,20 @@ class Turn:
             await self._clock.sleep(ASK_EVERY_MS)
 
     async def take(self) -> bool:
-        """Whether it is ours from now on. Killed in here or later: it ends by itself."""
+        """Whether it is ours from now on, or still. Killed in here or later: it ends by itself."""
         asked_ms = self._clock.monotonic_ms()
+        if self._ref is not None:
+            # Not given back, for something that was stored is not acknowledged yet.
+            (is_ours,) = await asyncio.to_thread(self._claims.renew, [self._ref], lease_ms=LEASE_MS)
+            self._until_ms = asked_ms + LEASE_MS
+            if is_ours:
+                return True
+            self._ref = None
         (verdict,) = await self._claims.claim([(self._queue, KEY)], lease_ms=LEASE_MS, owner=self._owner)
         if not isinstance(verdict, Acquired):
             return False
         self._ref, self._until_ms = verdict.ref, asked_ms + LEASE_MS
+        self.is_after_kill = verdict.lost is not None
         return True
 
     async def renew(self) -> None:
@@ -99,9 +110,10 @@ class Turn:
         with contextlib.suppress(RedriveError):
             await self._claims.finish([end])
 
-    async def during(self, work: Coroutine[Any, Any, T]) -> T:
-        """Carry out `work` for as long as the turn is ours; it is given back at the end. Raises `LeaseLostError`, and
-        what `work` raises.
+    async def during(self, work: Coroutine[Any, Any, T], collector: AnyCollector) -> T:
+        """Carry out `work` of this collector for as long as the turn is ours. It is given back at the end; where the
+        collector has stored what it could not acknowledge it ends by itself, as after a kill. Raises `LeaseLostError`,
+        and what `work` raises.
         """
         task = asyncio.ensure_future(work)
         try:
@@ -115,11 +127,12 @@ class Turn:
         finally:
             task.cancel()
             await asyncio.gather(task, return_exceptions=True)
-            await asyncio.shield(self.give_back())
+            if collector.is_clean:
+                await asyncio.shield(self.give_back())
 
 
 async def collect_in_turn(
-    collector: Collector | FailedCollector,
+    collector: AnyCollector,
     turn: Turn,
     clock: Clock,
     *,
@@ -135,8 +148,9 @@ async def collect_in_turn(
     while True:
         try:
             await turn.wait()
+            collector.is_after_kill = turn.is_after_kill
             work = collector.run(queue, once=once, limit=limit, on_collected=on_collected, done=done)
-            return await turn.during(work)
+            return await turn.during(work, collector)
         except (BrokerUnavailableError, LeaseLostError):
             if once:
                 raise
@@ -176,10 +190,11 @@ class Collecting:
     async def _follow(self, queue: str, origin: str | None) -> None:
         outage = Outage([queue], self._settings, clock=self._clock, events=self._events, of="collector")
         turn = Turn(self._backend.claims, self._clock, queue=queue, owner=self._owner)
+        collector = self._collector(origin)
         while True:
             try:
                 if await turn.take():
-                    await self._have_turn(turn, self._drain(queue, origin, outage), queue=queue)
+                    await self._have_turn(turn, queue, collector=collector, outage=outage)
                 outage.succeeded()
             except LeaseLostError:
                 continue
@@ -188,15 +203,15 @@ class Collecting:
                 continue
             await self._clock.sleep(LOOK_EVERY_MS)
 
-    async def _have_turn(self, turn: Turn, work: Coroutine[Any, Any, None], *, queue: str) -> None:
+    async def _have_turn(self, turn: Turn, queue: str, *, collector: AnyCollector, outage: Outage) -> None:
+        collector.is_after_kill = turn.is_after_kill
         self._events.emit("collector.started", queue=queue, worker=self._owner)
         try:
-            await turn.during(work)
+            await turn.during(self._drain(collector, queue, outage), collector)
         finally:
             self._events.emit("collector.stopped", queue=queue, worker=self._owner)
 
-    async def _drain(self, queue: str, origin: str | None, outage: Outage) -> None:
-        collector = self._collector(origin)
+    async def _drain(self, collector: AnyCollector, queue: str, outage: Outage) -> None:
         told: Counter[str] = Counter()
         while True:
             done: Collected = await collector.run(queue, once=True)
@@ -207,7 +222,7 @@ class Collecting:
             told = done.left
             await self._clock.sleep(LOOK_EVERY_MS)
 
-    def _collector(self, origin: str | None) -> Collector | FailedCollector:
+    def _collector(self, origin: str | None) -> AnyCollector:
         backend, clock, events = self._backend, self._clock, self._events
         if backend.failed is not None:
             return FailedCollector(backend, backend.failed, clock, events=events, system=self._system)

@@ -17,10 +17,8 @@ that is away: the collector tries again with growing pauses.
 
 from __future__ import annotations
 
-import asyncio
-import contextlib
 from collections import Counter
-from collections.abc import Coroutine, Sequence
+from collections.abc import Sequence
 from typing import Final
 
 from redrive.core.letters.failed import failed_letter
@@ -28,7 +26,7 @@ from redrive.core.letters.letter import Letter, ReviewState
 from redrive.core.letters.selection import Selection
 from redrive.core.ports import Clock, FailedJob, FailedJobs, ReviewChange, Taking
 from redrive.core.units import Millis
-from redrive.errors import BrokerUnavailableError, RedriveError
+from redrive.errors import BrokerUnavailableError
 from redrive.runtime.backend import Backend
 from redrive.runtime.collector import (
     BATCH,
@@ -37,6 +35,7 @@ from redrive.runtime.collector import (
     Collected,
     OnCollected,
     refuse_unknown,
+    whole,
 )
 from redrive.runtime.events import Events
 
@@ -65,6 +64,9 @@ class FailedCollector:
         self._events = events
         self._system = system
         self._ttl_ms = ttl_ms
+        self.is_after_kill = True
+        self.is_clean = True
+        """Always: a job has an id, so nothing has to be counted (as `Collector` does)."""
 
     async def run(
         self,
@@ -122,7 +124,7 @@ class FailedCollector:
             left.update(page.left)
             if page.jobs:
                 # Cut off between the store and its end, nothing is lost; but a letter may stay open that was to close.
-                await _whole(self._keep(queue, page.jobs, done))
+                await whole(self._keep(queue, page.jobs, done))
             done.left = left.copy()
             cursor = page.cursor
             if tell is not None:
@@ -176,14 +178,3 @@ class FailedCollector:
 
 def _is_enough(done: Collected, limit: int | None) -> bool:
     return limit is not None and done.taken >= limit
-
-
-async def _whole(work: Coroutine[None, None, None]) -> None:
-    """Whoever is cancelled in here goes once it is done."""
-    task = asyncio.ensure_future(work)
-    try:
-        await asyncio.shield(task)
-    except asyncio.CancelledError:
-        with contextlib.suppress(RedriveError):
-            await task
-        raise
