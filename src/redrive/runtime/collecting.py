@@ -112,7 +112,7 @@ class Turn:
 
     async def during(self, work: Coroutine[Any, Any, T], collector: AnyCollector) -> T:
         """Carry out `work` of this collector for as long as the turn is ours. It is given back at the end; where the
-        collector has stored what it could not acknowledge it ends by itself, as after a kill. Raises `LeaseLostError`,
+        collector may have stored what is not acknowledged it ends by itself, as after a kill. Raises `LeaseLostError`,
         and what `work` raises.
         """
         task = asyncio.ensure_future(work)
@@ -148,7 +148,7 @@ async def collect_in_turn(
     while True:
         try:
             await turn.wait()
-            collector.is_after_kill = turn.is_after_kill
+            collector.is_after_loss |= turn.is_after_kill
             work = collector.run(queue, once=once, limit=limit, on_collected=on_collected, done=done)
             return await turn.during(work, collector)
         except (BrokerUnavailableError, LeaseLostError):
@@ -204,7 +204,7 @@ class Collecting:
             await self._clock.sleep(LOOK_EVERY_MS)
 
     async def _have_turn(self, turn: Turn, queue: str, *, collector: AnyCollector, outage: Outage) -> None:
-        collector.is_after_kill = turn.is_after_kill
+        collector.is_after_loss |= turn.is_after_kill
         self._events.emit("collector.started", queue=queue, worker=self._owner)
         try:
             await turn.during(self._drain(collector, queue, outage), collector)

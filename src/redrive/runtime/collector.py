@@ -9,11 +9,12 @@ Each batch: take, make letters, store them, then acknowledge. Killed right there
 What stays the same however often a message is handed over makes its id (core/letters/foreign.py), so that nothing is
 stored twice. Messages that are alike in everything, an id they do not have included, each get a number. Of those, which
 one is handed over once more, and which one for the first time? A broker says of a message only that somebody had it
-before, also where that was a buffer. So the collector counts what it has stored and could not acknowledge: as many of
-them are known when they come again. What one that was killed had counted nobody knows. After a kill (`is_after_kill`)
-the first that is handed over again is the one that is stored; of more like it, each is stored again: rather twice than
-not at all. Weak spot: of two such messages, one stored and acknowledged, the other alone in hand at a kill and not
-stored yet, the second is taken for the first. They differ in nothing.
+before, also where that was a buffer. So the collector counts what it has stored and certainly not acknowledged: as many
+of them are known when they come again. What was acknowledged as a connection was lost, or stored by one that was
+killed, nobody can count. Then, until the queue is empty (`is_after_loss`), the first that is handed over again is the
+one that is stored; of more like it, each is stored again: rather twice than not at all. Weak spot: of two such
+messages, one stored and acknowledged, the other alone in hand at a loss and not stored yet, the second is taken for the
+first. They differ in nothing.
 
 A store that is away: the batch is given back, and the collector tries again with growing pauses.
 """
@@ -67,7 +68,9 @@ OnCollected: TypeAlias = Callable[[Collected], None]
 
 
 class Collector:
-    """Drains dead-letter queues of one backend. `as_queue`: where messages came from that do not say it."""
+    """Drains a dead-letter queue of one backend, as the only one there (`collecting.Turn` sees to that). `as_queue`:
+    where messages came from that do not say it.
+    """
 
     def __init__(
         self,
@@ -87,16 +90,18 @@ class Collector:
         self._worker = worker
         self._as_queue = as_queue
         self._ttl_ms = ttl_ms
-        self.is_after_kill = True
-        """Whether the collector before this one may have stored what it has not acknowledged."""
-        # Of messages handed over again: what was stored before. No more than were in hand at a kill.
+        self.is_after_loss = False
+        """Whether there may be something in the queue that is stored and nobody counted: the collector before this one
+        was killed, or a connection was lost.
+        """
+        # Of messages handed over again: what was stored before. No more than were in hand at a loss.
         self._met: set[str] = set()
         self._unsettled: Counter[str] = Counter()
 
     @property
     def is_clean(self) -> bool:
         """Whether all that was stored is acknowledged."""
-        return not self._unsettled
+        return not self._unsettled and not self.is_after_loss
 
     async def run(
         self,
@@ -118,11 +123,14 @@ class Collector:
             size = BATCH if limit is None else min(BATCH, limit - done.taken)
             try:
                 taken = await self._take(queue, size)
+                if not taken:
+                    self.is_after_loss = False
                 if not taken and once:
                     break
                 await whole(self._keep(queue, taken, done))
                 pause_ms = PAUSE_INITIAL_MS
             except BrokerUnavailableError:
+                self._lose()
                 if once:
                     raise
                 await self._clock.sleep(pause_ms)
@@ -130,6 +138,10 @@ class Collector:
             if on_collected is not None:
                 on_collected(done)
         return done
+
+    def _lose(self) -> None:
+        self.is_after_loss = True
+        self._met.clear()
 
     async def _take(self, queue: str, limit: int) -> list[Received]:
         return await self._backend.broker.receive(
@@ -145,16 +157,16 @@ class Collector:
         except BaseException:
             await self._give_back(taken)
             raise
-        # Until it is known that they are settled. A put that fails may have stored them.
-        self._unsettled.update(letter.id for letter in letters)
         try:
             await self._backend.letters.put(fresh)
         except BaseException:
+            # It may have stored them.
+            self._unsettled.update(letter.id for letter in letters)
             await self._give_back(taken)
             raise
         ends = [Settle(lease=each.lease, settlement=settlement.ACK) for each in taken]
         is_settled = await self._backend.broker.settle(ends)
-        self._unsettled -= Counter(letter.id for letter, gone in zip(letters, is_settled, strict=True) if gone)
+        self._unsettled.update(letter.id for letter, gone in zip(letters, is_settled, strict=True) if not gone)
         done.taken += len(taken)
         done.new += len(fresh)
         done.by_queue.update(letter.queue for letter in fresh)
@@ -197,7 +209,7 @@ class Collector:
         if self._unsettled[letter.id]:
             self._unsettled -= Counter([letter.id])
             return True
-        if self.is_after_kill and letter.id not in used and letter.id not in self._met:
+        if self.is_after_loss and letter.id not in used and letter.id not in self._met:
             self._met.add(letter.id)
             return True
         return False

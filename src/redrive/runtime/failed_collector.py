@@ -64,7 +64,7 @@ class FailedCollector:
         self._events = events
         self._system = system
         self._ttl_ms = ttl_ms
-        self.is_after_kill = True
+        self.is_after_loss = False
         self.is_clean = True
         """Always: a job has an id, so nothing has to be counted (as `Collector` does)."""
 
