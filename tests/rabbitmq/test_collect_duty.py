@@ -23,7 +23,7 @@ from redrive.service import Service
 from redrive.testing.servers.proxy import FaultProxy
 from tests.rabbit import Rabbit
 from tests.rabbitmq.by_hand import Hands
-from tests.runtime.stage import Told, working
+from tests.runtime.stage import PATIENCE_S, Told, working
 
 ROOT = Path(__file__).resolve().parents[2]
 DEAD = "labels.dlq"
@@ -227,4 +227,4 @@ async def test_a_queue_of_living_messages_is_refused(rabbit: Rabbit, tmp_path: P
     app, _ = make(rabbit.url, tmp_path, collect=["orders"])
 
     with pytest.raises(ConfigurationError, match="its messages live"):
-        await app.worker().run()
+        await asyncio.wait_for(app.worker().run(), PATIENCE_S)
