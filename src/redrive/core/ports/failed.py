@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any, Protocol
 
 from redrive.core.message import Message
 from redrive.core.units import UnixMs
-from redrive.core.values import value
 
 
 class Taking(StrEnum):
@@ -23,7 +23,7 @@ class Taking(StrEnum):
     """The broker does not let go of it now."""
 
 
-@value
+@dataclass(frozen=True, slots=True, kw_only=True)
 class FailedJob:
     """One job that was given up. `ref` is the adapter's own handle, and names the job as it was seen. `traces`: of its
     failures, oldest first; `attempts`: starts that failed; `started_at`: of the last one, None where it does not say.
@@ -38,7 +38,7 @@ class FailedJob:
     failed_at: UnixMs
 
 
-@value
+@dataclass(frozen=True, slots=True, kw_only=True)
 class FailedPage:
     """Failed jobs, oldest first; `left`: how many were left alone, by why; `cursor` gets the next page, None at the
     end.
