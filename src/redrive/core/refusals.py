@@ -83,8 +83,8 @@ def forgotten(
     if now - died_at <= retention_ms or (record is not None and not _is_expired(record, now)):
         return None
     return (
-        f'its key is forgotten: "{queue}" remembers one for {_span(retention_ms)}, the letter is {_span(now - died_at)} '
-        "old, and whether its work was done meanwhile cannot be told. If it may be done twice: --even-if dedup-expired"
+        f'its key is forgotten: "{queue}" remembers one for {_span(retention_ms)}, it died {_span(now - died_at)} ago, '
+        "and whether its work was done meanwhile cannot be told. If it may be done twice: --even-if dedup-expired"
     )
 
 

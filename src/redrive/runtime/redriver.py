@@ -3,7 +3,8 @@
 Authoritative are the job and its items in the store. A runner holds a job by a lease with a fencing token and may be
 killed at any point:
 
-- while staging: the chunk is one commit, the next runner stages on from `staged_to`;
+- while staging: the chunk is one commit, the next runner stages on from `staged_to`; what is refused of it
+  (refusals.py) is looked for after that, and again before it is sent;
 - while sending: on the embedded broker copy, item and letter move in one commit; elsewhere a copy may be sent again
   after a kill between the confirm and its record, under the same message id and redrive id, and has no second effect;
 - between batches: the lease ends, and whoever asks next (a worker's upkeep, `redrive dlq resume`) takes the job over.
@@ -18,8 +19,9 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from types import MappingProxyType
 from typing import Final, TypeAlias
 
 from redrive.core.json_patch import Patch, PatchRefused, parse_patch
@@ -27,7 +29,7 @@ from redrive.core.letters.canary import Verdict
 from redrive.core.letters.letter import Letter
 from redrive.core.letters.redriven import redriven_message
 from redrive.core.letters.selection import Selection
-from redrive.core.ports import Clock, Forward, Outgoing
+from redrive.core.ports import AuditEntry, Clock, Forward, Outgoing
 from redrive.core.redrive import (
     JOB_TRANSITIONS,
     Item,
@@ -44,7 +46,10 @@ from redrive.core.units import Millis, UnixMs
 from redrive.errors import BrokerUnavailableError, LeaseLostError, QueueNotFoundError, RedriveError
 from redrive.runtime.backend import Backend
 from redrive.runtime.canary import KNOWN_PART, LOOK_MS, Canary
+from redrive.runtime.consumer import Consumer
 from redrive.runtime.events import Events
+from redrive.runtime.forwarding import was_sent
+from redrive.runtime.refusals import Asked, Refusals, asked
 
 STAGE_CHUNK: Final = 500
 SEND_BATCH: Final = 100
@@ -56,6 +61,7 @@ STORE_PAUSE_MS: Final[Millis] = 500
 RETURN_WINDOW_MS: Final[Millis] = 60_000
 MAX_RETURNS_LOOKED_AT: Final = 10_000
 PAGE: Final = 500
+NO_CONSUMERS: Final[Mapping[str, Consumer]] = MappingProxyType({})
 
 OnProgress: TypeAlias = Callable[[Job], None]
 
@@ -72,10 +78,13 @@ class Returned:
 class Redriver:
     """Runs jobs on one backend. Several may run on several hosts; a job belongs to one of them at a time."""
 
-    def __init__(self, backend: Backend, clock: Clock, events: Events) -> None:
+    def __init__(
+        self, backend: Backend, clock: Clock, events: Events, *, consumers: Mapping[str, Consumer] = NO_CONSUMERS
+    ) -> None:
         self._backend = backend
         self._clock = clock
         self._events = events
+        self._refusals = Refusals(backend, clock, consumers)
 
     async def run(self, job_id: str | None, *, owner: str, on_progress: OnProgress | None = None) -> Job | None:
         """Take over this job, or (None) the oldest that waits for a runner, and carry it to its end.
@@ -88,7 +97,9 @@ class Redriver:
         if job is None:
             return None
         tell_job(self._events, job, actor=job.actor)
-        run = _Run(self._backend, self._clock, self._events, on_progress=on_progress or _silent)
+        run = _Run(
+            self._backend, self._clock, self._events, refusals=self._refusals, on_progress=on_progress or _silent
+        )
         try:
             ended = await run.to_the_end(job)
         except asyncio.CancelledError:
@@ -146,10 +157,13 @@ class CanaryStopped(Exception):
 class _Run:
     """One runner's work on one job."""
 
-    def __init__(self, backend: Backend, clock: Clock, events: Events, *, on_progress: OnProgress) -> None:
+    def __init__(
+        self, backend: Backend, clock: Clock, events: Events, *, refusals: Refusals, on_progress: OnProgress
+    ) -> None:
         self._backend = backend
         self._clock = clock
         self._events = events
+        self._refusals = refusals
         self._on_progress = on_progress
         self._started_ms = clock.monotonic_ms()
         self._sent = 0
@@ -196,9 +210,27 @@ class _Run:
     async def _stage(self, job: Job) -> Job:
         await self._keep(job)
         staged = await self._backend.jobs.stage(job, limit=STAGE_CHUNK)
+        staged = await self._refuse_staged(staged, after=job.counts.selected - 1)
         self._failures = 0
         self._on_progress(staged)
         return staged
+
+    async def _refuse_staged(self, job: Job, *, after: int) -> Job:
+        """Skip what would be refused when its turn comes, so that it is known, and free, at once."""
+        items = await self._backend.jobs.items(job.id, state=ItemState.PENDING, limit=STAGE_CHUNK, after=after)
+        page = await self._backend.letters.find(
+            Selection(ids=tuple(item.letter_id for item in items)), limit=STAGE_CHUNK
+        )
+        by_id = {item.letter_id: item for item in items}
+        whys = await self._refusals.of_job([asked(letter) for letter in page.letters], job.options, job_id=job.id)
+        skipped = [
+            replace(by_id[letter.id], state=ItemState.SKIPPED, why=why)
+            for letter, why in zip(page.letters, whys, strict=True)
+            if why is not None
+        ]
+        if skipped and not await self._backend.jobs.record(job, skipped):
+            raise runner_lost(job)
+        return replace(job, counts=_moved(job.counts, sent=0, skipped=len(skipped)))
 
     async def _send_canary(self, job: Job) -> Job:
         """Send the letters that go first, and wait until enough of them are known. Raises `CanaryStopped`."""
@@ -275,12 +307,15 @@ class _Run:
         """(the job with its counts, the items as they ended)."""
         now = self._clock.now()
         found = await asyncio.gather(*(self._backend.letters.get(item.letter_id) for item in items))
+        copies = [self._copy(job, None if kept is None else kept[0], now=now) for kept in found]
+        whys = await self._refusals.of_job(
+            [_asked(job, *each) for each in zip(items, found, copies, strict=True)], job.options, job_id=job.id
+        )
         batch: list[Forward] = []
         skipped: list[Item] = []
-        for item, kept in zip(items, found, strict=True):
-            copy = self._copy(job, None if kept is None else kept[0], now=now)
-            if isinstance(copy, str):
-                skipped.append(replace(item, state=ItemState.SKIPPED, why=copy))
+        for item, copy, why in zip(items, copies, whys, strict=True):
+            if isinstance(copy, str) or why is not None:
+                skipped.append(replace(item, state=ItemState.SKIPPED, why=why))
                 continue
             batch.append(
                 Forward(item=item, outgoing=copy, actor=job.actor, at=now, keep_attempts=job.options.keep_attempts)
@@ -325,6 +360,14 @@ class _Run:
 
     def _elapsed_ms(self) -> Millis:
         return int(self._clock.monotonic_ms() - self._started_ms)
+
+
+def _asked(job: Job, item: Item, found: tuple[Letter, tuple[AuditEntry, ...]] | None, copy: Outgoing | str) -> Asked:
+    why = copy if isinstance(copy, str) else None
+    if found is None or was_sent(job, *found):
+        # Gone; or sent already, by a runner that was killed before it said so: nothing more to ask.
+        return Asked(letter_id=item.letter_id, why=why)
+    return asked(found[0], why)
 
 
 def _silent(_job: Job) -> None:

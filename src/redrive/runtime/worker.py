@@ -137,6 +137,7 @@ class Worker:
             interval_ms=app.settings.upkeep_interval_ms,
             controls=self._controls(),
             auto_redrive=app.auto_redrive,
+            consumers=app.consumers,
         )
         overflow = Overflow(app, [each.consumer for each in pipelines], owner=self.name)
         beside = [asyncio.create_task(job) for job in (upkeep.run(), overflow.run(), self._expire(keeper))]
