@@ -309,7 +309,7 @@ class _Run:
         found = await asyncio.gather(*(self._backend.letters.get(item.letter_id) for item in items))
         copies = [self._copy(job, None if kept is None else kept[0], now=now) for kept in found]
         whys = await self._refusals.of_job(
-            [_asked(job, *each) for each in zip(items, found, copies, strict=True)], job.options, job_id=job.id
+            [_asked(job, *each) for each in zip(found, copies, strict=True)], job.options, job_id=job.id
         )
         batch: list[Forward] = []
         skipped: list[Item] = []
@@ -362,11 +362,11 @@ class _Run:
         return int(self._clock.monotonic_ms() - self._started_ms)
 
 
-def _asked(job: Job, item: Item, found: tuple[Letter, tuple[AuditEntry, ...]] | None, copy: Outgoing | str) -> Asked:
+def _asked(job: Job, found: tuple[Letter, tuple[AuditEntry, ...]] | None, copy: Outgoing | str) -> Asked:
     why = copy if isinstance(copy, str) else None
     if found is None or was_sent(job, *found):
         # Gone; or sent already, by a runner that was killed before it said so: nothing more to ask.
-        return Asked(letter_id=item.letter_id, why=why)
+        return Asked(why=why)
     return asked(found[0], why)
 
 

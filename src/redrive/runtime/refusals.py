@@ -30,10 +30,10 @@ _Scope: TypeAlias = tuple[str, str]
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Asked:
     """One letter to be sent. `why`: it is not, for another reason, and so holds up the later ones of its key where it
-    `is_open`.
+    `is_open`. Without a key there is nothing to ask.
     """
 
-    letter_id: str
+    letter_id: str = ""
     queue: str = ""
     key: str | None = None
     died_at: UnixMs = 0
