@@ -11,7 +11,7 @@ from redrive.core.idempotency import Acquired, ClaimState
 from redrive.core.letters.letter import ReviewState
 from redrive.core.letters.selection import Selection
 from redrive.core.ports import ClaimEnd, ReviewChange
-from redrive.core.redrive import ItemState, Job, JobOptions, JobState, sent_note
+from redrive.core.redrive import ItemState, Job, JobCounts, JobOptions, JobState, sent_note
 from redrive.core.refusals import RefusalCode
 from redrive.runtime.app import Redrive
 from redrive.runtime.auto_redrive import AutoRedriver
@@ -107,7 +107,7 @@ async def test_a_key_is_looked_for_where_the_copy_goes(app: Redrive, service: Se
     @app.consumer("hourly", idempotency_ttl="1h")
     async def hourly(order: dict) -> None: ...
 
-    @app.consumer("careless", idempotency=False)
+    @app.consumer("careless", idempotency=False, idempotency_ttl="1h")
     async def careless(order: dict) -> None: ...
 
     for queue in ("hourly", "careless"):
@@ -156,6 +156,16 @@ async def test_a_letter_does_not_overtake_an_earlier_one_of_its_key(app: Redrive
     }
     assert [2, 1, 3] == [each.job.counts.sent for each in (view, told, rest)]
     assert {} == rest.refusals
+
+
+async def test_what_is_refused_is_known_before_anything_is_sent(app: Redrive, service: Service) -> None:
+    await put_of_keys(app, "ab-ab-")
+    seen: list[JobCounts] = []
+
+    await service.redrive(these(3, 4, 5), actor="ann", on_progress=lambda job: seen.append(job.counts))
+
+    assert JobCounts(selected=3, pending=1, skipped=2) in seen
+    assert JobCounts(selected=3, sent=1, skipped=2) == seen[-1]
 
 
 async def test_what_the_job_sends_itself_goes_before(app: Redrive, service: Service) -> None:
