@@ -147,11 +147,12 @@ def tell_job(events: Events, job: Job, *, actor: str) -> None:
 
 
 class CanaryStopped(Exception):
-    """The canary says that the job must not go on. `event`: what becomes of the job."""
+    """The canary says that the job must not go on. `event`: the job's. `progress`: what it keeps; None: as it is."""
 
-    def __init__(self, text: str, *, event: JobEvent) -> None:
+    def __init__(self, text: str, *, event: JobEvent, progress: str | None = None) -> None:
         super().__init__(text)
         self.event = event
+        self.progress = progress
 
 
 class _Run:
@@ -182,7 +183,7 @@ class _Run:
             except QueueNotFoundError as error:
                 return await self._end(job, JobEvent.BREAK, error=str(error))
             except CanaryStopped as stop:
-                return await self._end(job, stop.event, error=str(stop))
+                return await self._end(job, stop.event, error=str(stop), progress=stop.progress)
             except LeaseLostError:
                 return await self._stored(job)
             except BrokerUnavailableError as error:
@@ -236,7 +237,7 @@ class _Run:
         """Send the letters that go first, and wait until enough of them are known. Raises `CanaryStopped`."""
         self._canary = canary = Canary(self._backend, job)
         if not canary.is_chosen:
-            job = await self._note(job, await canary.choose())
+            job = await self._note(job, await canary.choose(now=self._clock.now()))
         while items := await canary.waiting(_batch_size(job)):
             await self._pace(job)
             job, ended = await self._send(job, items)
@@ -270,7 +271,7 @@ class _Run:
         self._looked_ms = self._elapsed_ms()
         verdict, known, sent = await canary.look(is_over=is_over)
         if verdict is Verdict.STOP:
-            raise CanaryStopped(canary.told(), event=JobEvent.ABORT)
+            raise CanaryStopped(canary.told(), event=JobEvent.ABORT, progress=canary.stopped())
         return known, sent
 
     async def _note(self, job: Job, progress: str) -> Job:
@@ -344,12 +345,18 @@ class _Run:
             return f"the edit does not fit: {refused}"
         return Outgoing(queue=job.options.target_queue or letter.queue, message=message)
 
-    async def _end(self, job: Job, event: JobEvent, *, error: str | None = None) -> Job:
+    async def _end(self, job: Job, event: JobEvent, *, error: str | None = None, progress: str | None = None) -> Job:
         """Write how the job ended. Where that cannot be written it stays running and is taken over later."""
         stored = await self._stored(job)
         if stored.token != job.token or event not in JOB_TRANSITIONS[stored.state]:
             return stored
-        ended = replace(stored, state=JOB_TRANSITIONS[stored.state][event], error=error, updated_at=self._clock.now())
+        ended = replace(
+            stored,
+            state=JOB_TRANSITIONS[stored.state][event],
+            error=error,
+            progress=stored.progress if progress is None else progress,
+            updated_at=self._clock.now(),
+        )
         self.has_ended = await self._backend.jobs.save(ended, lease_ms=0)
         return await self._stored(job)
 
