@@ -133,6 +133,10 @@ class SqliteLetterStore(_Face):
         """See `LetterStore.review`; one commit for the batch."""
         return await self._file.write_step(letters.review, batch)
 
+    async def earlier(self, letter_ids: Sequence[str], *, job_id: str | None) -> dict[str, str]:
+        """See `LetterStore.earlier`."""
+        return await self._file.read(lambda connection: letters.earlier(connection, letter_ids, job_id=job_id))
+
     async def prune(self, *, now: UnixMs, limit: int, selection: Selection | None = None) -> int:
         """See `LetterStore.prune`; one commit, and some of the space goes back to the file system."""
         return await self._file.write(lambda tx: letters.prune(tx, now=now, limit=limit, selection=selection))
