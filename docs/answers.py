@@ -252,6 +252,7 @@ def _plan() -> service.Plan:
         send=1,
         skip=1,
         queues=(service.QueuePlan(queue="orders", target="orders", send=1, skip=1),),
+        refusals={"not-open": 1},
         letters=(_summary(),),
         skipped=(skip,),
         missing=("dl_nobody",),
@@ -272,7 +273,12 @@ def _job() -> Any:
 
 def _job_view() -> service.JobView:
     skip = service.Skip(letter_id="dl_77b0d1", why="it was redriven 3 times (maximum 3): use --force")
-    return service.JobView(job=_job(), skipped=(skip,), returned=Returned(sent=9, came_back=2, percent=22))
+    return service.JobView(
+        job=_job(),
+        skipped=(skip,),
+        refusals={"redriven-often": 1},
+        returned=Returned(sent=9, came_back=2, percent=22),
+    )
 
 
 def _review() -> service.ReviewResult:

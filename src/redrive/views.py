@@ -18,6 +18,7 @@ from redrive.core.policy.control import Control, Pause, Quarantine
 from redrive.core.policy.standing import TOP, Standing, monopolising, share_of, starved
 from redrive.core.ports import AuditEntry, GroupPage, LetterStats, LetterSummary, Page
 from redrive.core.redrive import Job
+from redrive.core.refusals import code_of
 from redrive.core.units import UnixMs, rfc3339
 from redrive.core.wire import body_document, message_document, options_document, selection_document
 from redrive.runtime.archive import ArchiveFile
@@ -266,11 +267,18 @@ def plan_document(plan: Plan) -> Document:
         "send": plan.send,
         "skip": plan.skip,
         "queues": [
-            {"queue": queue.queue, "target": queue.target, "send": queue.send, "skip": queue.skip}
+            {
+                "queue": queue.queue,
+                "target": queue.target,
+                "target_exists": queue.target_exists,
+                "send": queue.send,
+                "skip": queue.skip,
+            }
             for queue in plan.queues
         ],
         "letters": [letter.id for letter in plan.letters],
-        "skipped": _skips(plan.skipped),
+        "skipped": _coded(plan.skipped),
+        "refusals": dict(plan.refusals),
         "missing": list(plan.missing),
         "takes_ms": plan.takes_ms,
         "edits": [{"id": each.letter_id, "diff": list(each.diff)} for each in plan.edits],
@@ -305,7 +313,8 @@ def job_view_document(view: JobView) -> Document:
     returned = view.returned
     return {
         "job": job_document(view.job),
-        "skipped": _skips(view.skipped),
+        "skipped": _coded(view.skipped),
+        "refusals": dict(view.refusals),
         "missing": list(view.missing),
         "came_back": None
         if returned is None
@@ -469,6 +478,10 @@ def restored_document(restored: Restored) -> Document:
         "schema_version": restored.report.schema_version,
         "kept": None if restored.kept is None else str(restored.kept),
     }
+
+
+def _coded(skips: Sequence[Skip]) -> list[Document]:
+    return [{"id": skip.letter_id, "code": str(code_of(skip.why)), "why": skip.why} for skip in skips]
 
 
 def _skips(skips: Sequence[Skip]) -> list[Document]:

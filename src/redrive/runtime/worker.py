@@ -139,6 +139,7 @@ class Worker:
             interval_ms=app.settings.upkeep_interval_ms,
             controls=self._controls(),
             auto_redrive=app.auto_redrive,
+            consumers=app.consumers,
         )
         overflow = Overflow(app, [each.consumer for each in pipelines], owner=self.name)
         duties = (upkeep.run(), overflow.run(), self._collecting().run(), self._expire(keeper))

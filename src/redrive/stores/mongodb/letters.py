@@ -66,6 +66,7 @@ _EQUAL: Final = (
     "message_type",
     "message_id",
 )
+_KEYED: Final = {f"redrive.{name}": 1 for name in ("id", "queue", "key", "dead_lettered_at", "number")}
 _INDEXED: Final = ("queue", "dead_letter_queue", "previous", "fingerprint", "key", "expires_at", "number")
 
 
@@ -294,6 +295,32 @@ class MongoLetterStore:
             ages=None if ages_at is None else ages.ages_at(ages_at, deaths),
         )
 
+    async def earlier(self, letter_ids: Sequence[str], *, job_id: str | None) -> dict[str, str]:
+        """See `LetterStore.earlier`. Reads the open letters of these keys, without their bodies."""
+        with translated(self._link.where):
+            wanted = {"_id": {"$in": [id_in(each) for each in letter_ids]}, "redrive.key": {"$ne": None}}
+            asked = await self.letters.find(wanted, _KEYED).to_list()
+            first = await self._first_open({_scope(each) for each in asked}, job_id=job_id) if asked else {}
+        pairs = ((each, first.get(_scope(each))) for each in asked)
+        return {
+            text_out(each["redrive"]["id"]): text_out(one["redrive"]["id"])
+            for each, one in pairs
+            if one is not None and place_in(one) < place_in(each)
+        }
+
+    async def _first_open(self, scopes: Collection[tuple[str, str]], *, job_id: str | None) -> dict[Any, Document]:
+        states = sorted(str(state) for state in OPEN_STATES)
+        wanted = {"redrive.key": {"$in": sorted({key for _, key in scopes})}, "reviewState": {"$in": states}}
+        found = await self.letters.find(wanted, _KEYED, batch_size=PAGE).sort(_ORDER).to_list()
+        first: dict[Any, Document] = {}
+        for start in range(0, len(found), PAGE):
+            page = found[start : start + PAGE]
+            jobs = await self.holders([each["_id"] for each in page])
+            for each in page:
+                if job_id is None or jobs.get(each["_id"]) != job_id:
+                    first.setdefault(_scope(each), each)
+        return first
+
     async def holders(self, ids: Sequence[str]) -> dict[str, str]:
         """The jobs that hold these letters, by the letters' `_id`."""
         if not ids:
@@ -439,6 +466,10 @@ class MongoLetterStore:
 def place_in(document: Document) -> Place:
     """Its place in the order of death."""
     return document["redrive"]["dead_lettered_at"], document["redrive"]["number"]
+
+
+def _scope(document: Document) -> tuple[str, str]:
+    return document["redrive"]["queue"], document["redrive"]["key"]
 
 
 def text_out_or_empty(kept: str | None) -> str:
