@@ -31,7 +31,7 @@ from tests.service.doomed_redrive import CANARY, POLICY, QUEUE, RATE_PER_S, open
 from tests.service.test_with_worker import PATIENCE_S, working
 
 ROOT = Path(__file__).resolve().parents[2]
-LETTERS = 120
+LETTERS = 80
 IDS = tuple(f"dl_{number:03}" for number in range(LETTERS))
 ALL = Selection(ids=IDS)
 ENDED = (JobState.DONE, JobState.ABORTED, JobState.FAILED, JobState.PAUSED)
