@@ -7,7 +7,7 @@ version; none changes its meaning or goes.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, TypeAlias
 
 from redrive.backups import Restored
@@ -163,9 +163,10 @@ def stats_document(stats: LetterStats, groups: Sequence[GroupCount] = (), *, las
     }
 
 
-def found_document(letters: Sequence[Letter]) -> Document:
-    """What messages of a dead-letter queue would become."""
+def found_document(letters: Sequence[Letter], left: Mapping[str, int]) -> Document:
+    """What messages of a dead-letter queue would become, and how many would be left there, by why."""
     return {
+        "left": dict(left),
         "letters": [
             {
                 "id": each.id,
@@ -182,7 +183,7 @@ def found_document(letters: Sequence[Letter]) -> Document:
                 "group_title": each.group_title,
             }
             for each in letters
-        ]
+        ],
     }
 
 
@@ -191,6 +192,7 @@ def collected_document(done: Collected) -> Document:
     return {
         "taken": done.taken,
         "new": done.new,
+        "left": dict(done.left),
         "by_queue": dict(done.by_queue.most_common()),
         "by_group": dict(done.by_group.most_common()),
     }
