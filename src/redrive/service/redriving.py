@@ -181,8 +181,8 @@ class RedriveOperations(Operations):
         )
 
     async def _skips(self, job: Job) -> _Skips:
-        """Of more than `MAX_COUNTED` the rest count as other. Counted again only where more were skipped since: somebody
-        who follows a job looks often.
+        """Of more than `MAX_COUNTED` the rest count as other. Counted again only where more were skipped since: who
+        follows a job looks often.
         """
         seen = self._skips_seen
         if seen is None or seen[:2] != (job.id, job.counts.skipped):
