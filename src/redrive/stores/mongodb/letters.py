@@ -300,7 +300,7 @@ class MongoLetterStore:
         with translated(self._link.where):
             wanted = {"_id": {"$in": [id_in(each) for each in letter_ids]}, "redrive.key": {"$ne": None}}
             asked = await self.letters.find(wanted, _KEYED).to_list()
-            first = await self._first_open({_scope(each) for each in asked}, job_id=job_id) if asked else {}
+            first = await self._first_open(asked, job_id=job_id) if asked else {}
         pairs = ((each, first.get(_scope(each))) for each in asked)
         return {
             text_out(each["redrive"]["id"]): text_out(one["redrive"]["id"])
@@ -308,9 +308,12 @@ class MongoLetterStore:
             if one is not None and place_in(one) < place_in(each)
         }
 
-    async def _first_open(self, scopes: Collection[tuple[str, str]], *, job_id: str | None) -> dict[Any, Document]:
-        states = sorted(str(state) for state in OPEN_STATES)
-        wanted = {"redrive.key": {"$in": sorted({key for _, key in scopes})}, "reviewState": {"$in": states}}
+    async def _first_open(self, asked: Sequence[Document], *, job_id: str | None) -> dict[Any, Document]:
+        wanted = {
+            "redrive.key": {"$in": sorted({_scope(each)[1] for each in asked})},
+            "redrive.dead_lettered_at": {"$lte": max(place_in(each)[0] for each in asked)},
+            "reviewState": {"$in": sorted(str(state) for state in OPEN_STATES)},
+        }
         found = await self.letters.find(wanted, _KEYED, batch_size=PAGE).sort(_ORDER).to_list()
         first: dict[Any, Document] = {}
         for start in range(0, len(found), PAGE):
