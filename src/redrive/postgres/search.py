@@ -12,7 +12,7 @@ the letters that the other conditions leave, in order, and in `LOOK_AT` of them 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
 from psycopg.types.json import Jsonb
@@ -211,52 +211,100 @@ def _page(found: Sequence[tuple[Place, LetterSummary]], *, limit: int, end: Plac
 
 
 _COUNTED: Final = ("state", "queue", "reason_code", "fingerprint", "tenant")
-"""By the number in redrive_letter_count.what."""
-_Counts = list[dict[str, int]]
+_KEPT: Final = ("", "reason_code", "fingerprint", "tenant")
+"""By the number in redrive_tally.what."""
+_Counts = dict[str, dict[str, int]]
 
 
-def stats(tx: Tx, selection: Selection, *, top: int, ages_at: UnixMs | None = None) -> LetterStats:
-    """Counts over the selection. Of all letters they are kept; of a selection they are one walk."""
+def stats(
+    tx: Tx, selection: Selection, *, top: int, ages_at: UnixMs | None = None, up_to: int | None = None
+) -> LetterStats:
+    """Counts over the selection. Of queues and states they are kept; of others they are one walk."""
     found = where(tx, selection)
-    is_all = selection == Selection()
-    counts, oldest_at = _count_all(tx) if is_all else _count_some(tx, found)
-    by_state = {str(REVIEW_STATES[int(number)]): count for number, count in counts[0].items()}
+    is_at_least = False
+    if replace(selection, queue=None, states=frozenset()) == Selection():
+        counts, oldest_at = _count_kept(tx, selection, found)
+    else:
+        end = None if up_to is None else _last_counted(tx, found, up_to=up_to)
+        is_at_least = end is not None
+        counts, oldest_at = _count_some(tx, found, end=end)
+    by_state = {str(REVIEW_STATES[int(number)]): count for number, count in counts["state"].items()}
     return LetterStats(
         total=sum(by_state.values()),
         by_state=_largest(by_state, top),
-        by_queue=_largest(counts[1], top),
-        by_reason=_largest(counts[2], top),
-        by_group=_largest(counts[3], top),
-        by_tenant=_largest(counts[4], top),
+        by_queue=_largest(counts["queue"], top),
+        by_reason=_largest(counts["reason_code"], top),
+        by_group=_largest(counts["fingerprint"], top),
+        by_tenant=_largest(counts["tenant"], top),
         oldest_at=oldest_at,
         ages=None if ages_at is None else _ages(tx, found, now=ages_at),
+        is_at_least=is_at_least,
     )
 
 
-def _count_all(tx: Tx) -> tuple[_Counts, UnixMs | None]:
-    counts: _Counts = [{} for _ in _COUNTED]
-    for what, name, count in tx.execute(
-        "SELECT what, name, sum(count)::bigint FROM @letter_count GROUP BY 1, 2 HAVING sum(count) > 0"
-    ):
-        counts[what][text_out(name) or NO_TENANT] = counts[what].get(text_out(name) or NO_TENANT, 0) + count
-    row = tx.execute("SELECT dead_lettered_at FROM @letter WHERE state <= 1 ORDER BY dead_lettered_at + 0, seq LIMIT 1")
-    oldest = row.fetchone()
-    return counts, None if oldest is None else oldest[0]
+def _count_kept(tx: Tx, selection: Selection, found: Where) -> tuple[_Counts, UnixMs | None]:
+    """As the triggers count them (sql/002_tally.sql): no letter is read but the oldest."""
+    conditions, values = ["true"], list[Any]()
+    if selection.states:
+        conditions.append("state = ANY (%s)")
+        values.append(sorted(REVIEW_NUMBER[state] for state in selection.states))
+    if selection.queue is not None:
+        columns = ("queue", "dead_letter_queue")
+        either = (f"(left({column}, 100) = left(%s, 100) AND {column} = %s)" for column in columns)
+        conditions.append(f"({' OR '.join(either)})")
+        values += [text_in(selection.queue)] * 4
+    wanted, names = " AND ".join(conditions), "queue, state, what, name"
+    rows = tx.execute(
+        f"SELECT {names}, sum(count)::bigint FROM (SELECT {names}, count FROM @tally WHERE {wanted} "  # noqa: S608 - constants
+        f"UNION ALL SELECT {names}, count FROM @tally_new WHERE {wanted}) each GROUP BY {names} HAVING sum(count) <> 0",
+        [*values, *values],
+    )
+    counts: _Counts = {column: {} for column in _COUNTED}
+    for queue, state, what, name, count in rows:
+        for column, text in (("state", str(state)), ("queue", queue)) if what == 0 else ((_KEPT[what], name),):
+            _add(counts, column, text, count)
+    is_open = sum(count for state, count in counts["state"].items() if REVIEW_STATES[int(state)] in OPEN_STATES)
+    return counts, _oldest(tx, found) if is_open else None
 
 
-def _count_some(tx: Tx, found: Where) -> tuple[_Counts, UnixMs | None]:
+def _add(counts: _Counts, column: str, kept: object, count: int) -> None:
+    name = NO_TENANT if kept is None else text_out(str(kept)) or NO_TENANT
+    counts[column][name] = counts[column].get(name, 0) + count
+
+
+def _oldest(tx: Tx, found: Where) -> UnixMs | None:
+    """When the oldest open letter died."""
+    row = tx.execute(
+        f"SELECT dead_lettered_at FROM @letter l WHERE {found.text} AND state <= 1 ORDER BY {found.order} LIMIT 1",  # noqa: S608 - constants
+        found.values,
+    ).fetchone()
+    return None if row is None else row[0]
+
+
+def _last_counted(tx: Tx, found: Where, *, up_to: int) -> Place | None:
+    """The place of the last letter that is counted; None where all are."""
+    places: list[Place] = tx.execute(
+        f"SELECT dead_lettered_at, seq FROM @letter l WHERE {found.text} ORDER BY {found.order} LIMIT 2 OFFSET %s",  # noqa: S608 - constants
+        [*found.values, max(0, up_to - 1)],
+    ).fetchall()
+    return places[0] if len(places) > 1 else None
+
+
+def _count_some(tx: Tx, found: Where, *, end: Place | None) -> tuple[_Counts, UnixMs | None]:
     # One walk for all counts, since the condition may be dear; the combinations that occur are few.
-    counts: _Counts = [{} for _ in _COUNTED]
+    counts: _Counts = {column: {} for column in _COUNTED}
     oldest: UnixMs | None = None
+    condition, values = found.text, found.values
+    if end is not None:
+        condition, values = f"{condition} AND ({found.died}, seq) <= (%s, %s)", [*values, *end]
     rows = tx.execute(
         f"SELECT {', '.join(_COUNTED)}, count(*), min(dead_lettered_at) FROM @letter l "  # noqa: S608 - constants
-        f"WHERE {found.text} GROUP BY {', '.join(_COUNTED)}",
-        found.values,
+        f"WHERE {condition} GROUP BY {', '.join(_COUNTED)}",
+        values,
     )
     for *names, count, died_at in rows:
-        for place, name in enumerate(names):
-            text = NO_TENANT if name is None else text_out(str(name)) or NO_TENANT
-            counts[place][text] = counts[place].get(text, 0) + count
+        for column, name in zip(_COUNTED, names, strict=True):
+            _add(counts, column, name, count)
         if REVIEW_STATES[names[0]] in OPEN_STATES and (oldest is None or died_at < oldest):
             oldest = died_at
     return counts, oldest

@@ -268,15 +268,25 @@ class MongoLetterStore:
             return found is not None and has_headers(found[0].message.headers, selection.headers)
         return has_headers(headers_in(document), selection.headers)
 
-    async def stats(self, selection: Selection, *, top: int = 20, ages_at: UnixMs | None = None) -> LetterStats:
-        """See `LetterStore.stats`. Every selected letter's document is read, without its body."""
+    async def stats(
+        self, selection: Selection, *, top: int = 20, ages_at: UnixMs | None = None, up_to: int | None = None
+    ) -> LetterStats:
+        """See `LetterStore.stats`. Each document that is counted is read, without its body; for ages all are."""
         names = ("queue", "reason_code", "fingerprint", "tenant")
         counts: dict[str, Counter[str]] = {name: Counter() for name in ("state", *names)}
         deaths: list[UnixMs] = []
         oldest: UnixMs | None = None
+        total, is_at_least = 0, False
         with translated(self._link.where):
             async for document in self.walk(selection):
                 own = document["redrive"]
+                if up_to is not None and total >= up_to:
+                    is_at_least = True
+                    if ages_at is None:
+                        break
+                    deaths.append(own["dead_lettered_at"])
+                    continue
+                total += 1
                 for name in names:
                     counts[name][text_out_or_empty(own[name]) or (NO_TENANT if name == "tenant" else "")] += 1
                 counts["state"][document["reviewState"]] += 1
@@ -284,7 +294,7 @@ class MongoLetterStore:
                 if ReviewState(document["reviewState"]) in OPEN_STATES:
                     oldest = deaths[-1] if oldest is None else min(oldest, deaths[-1])
         return LetterStats(
-            total=len(deaths),
+            total=total,
             by_state=_largest(counts["state"], top),
             by_queue=_largest(counts["queue"], top),
             by_reason=_largest(counts["reason_code"], top),
@@ -292,6 +302,7 @@ class MongoLetterStore:
             by_tenant=_largest(counts["tenant"], top),
             oldest_at=oldest,
             ages=None if ages_at is None else ages.ages_at(ages_at, deaths),
+            is_at_least=is_at_least,
         )
 
     async def holders(self, ids: Sequence[str]) -> dict[str, str]:
