@@ -1,9 +1,12 @@
 """The list of letters for a server that uses no index: what a page shows of every letter, in few documents.
 
 FerretDB 1.x reads a whole collection for every question but one for a single `_id`, and a letter's document takes it
-half a millisecond. There, lists, filters, counts and groups read this collection instead:
+half a millisecond. There, lists, filters, counts and groups read these instead:
 
-    {prefix}_letter_list    `entries`: the summaries of up to `BUCKET` letters, packed. Inserted, never changed.
+    {prefix}_letter_entries    the summaries of up to `BUCKET` letters, packed. Inserted, never changed.
+    {prefix}_letter_list       the `_id` of each of those: who has read one does not read it again
+
+A document of entries counts once it is in the list, and no more once it is not.
 
 An entry tells of one life of a letter: how it stands after so many moves, or that it is gone. Entries are united, not
 replaced: of two of one life, "gone" counts, and else the one with more moves. So it does not matter who reads what
@@ -22,7 +25,7 @@ from __future__ import annotations
 import asyncio
 import secrets
 import zlib
-from collections.abc import AsyncIterator, Iterable, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Collection, Iterable, Iterator, Mapping, Sequence
 from typing import Any, Final
 
 import msgspec
@@ -69,8 +72,12 @@ class LetterList:
         return self._link.is_scanned
 
     @property
-    def _pieces(self) -> AsyncCollection[Document]:
+    def _names(self) -> AsyncCollection[Document]:
         return self._link.collection(self._link.own("letter_list"))
+
+    @property
+    def _pieces(self) -> AsyncCollection[Document]:
+        return self._link.collection(self._link.own("letter_entries"))
 
     # ------------------------------------------------------------------------------------------- reading
 
@@ -83,26 +90,29 @@ class LetterList:
                 self._sorted = sorted(newest.values(), key=_place)
             return self._sorted
 
-    async def has(self, lives: Iterable[str]) -> set[str]:
-        """Those of these that are listed."""
-        await self.all()
-        return {life for life in lives if life in self._standing or life in self._gone}
+    async def lives(self) -> dict[str, str]:
+        """The lives of all letters that are listed, by `_id`."""
+        return {each["_id"]: each["redrive"]["life"] for each in await self.all()}
 
     async def _read_on(self) -> None:
         for _ in range(MAX_TRIES):
-            there = {each["_id"] async for each in self._pieces.find({}, {"_id": 1})} - {_READY}
+            there = await self._listed()
             fresh = there - self._known
-            if len(fresh) <= FEW:
-                found = await by_ids(self._pieces, sorted(fresh), is_scanned=True)
-            else:
-                found = {each["_id"]: each async for each in self._pieces.find({}) if each["_id"] != _READY}
-            for name, piece in found.items():
-                if name not in self._known:
-                    self._take(_entries(piece))
+            found = await self._read(fresh)
+            for piece in found.values():
+                self._take(_entries(piece))
             self._known = (self._known & there) | found.keys()
             if fresh <= found.keys():
                 return
             # Somebody merged what was to be read: it stands in a document that is read now.
+
+    async def _listed(self) -> set[str]:
+        return {each["_id"] async for each in self._names.find({})} - {_READY}
+
+    async def _read(self, names: Collection[str]) -> dict[str, Document]:
+        if len(names) <= FEW:
+            return await by_ids(self._pieces, sorted(names), is_scanned=True)
+        return {each["_id"]: each async for each in self._pieces.find({}) if each["_id"] in names}
 
     def _take(self, entries: Iterable[Document]) -> None:
         for entry in entries:
@@ -122,7 +132,7 @@ class LetterList:
             return
         gone = {"gone": self._clock.now()} if are_gone else {}
         entries = [{**_summary(document), **gone} for document in documents]
-        await self._pieces.insert_many(list(_packed(entries)))
+        await self._insert(entries)
         if secrets.randbelow(TIDY_EVERY) == 0:
             await self.tidy()
 
@@ -130,8 +140,7 @@ class LetterList:
         """Merge small documents, or all where much of what they say is out of date. Killed in here: entries stand
         twice.
         """
-        pieces = [each async for each in self._pieces.find({}) if each["_id"] != _READY]
-        read = {each["_id"]: _entries(each) for each in pieces}
+        read = {name: _entries(piece) for name, piece in (await self._read(await self._listed())).items()}
         is_stale = sum(map(len, read.values())) > 2 * len(_united(read.values())) + BUCKET
         sources = {name: entries for name, entries in read.items() if is_stale or len(entries) < BUCKET // 2}
         if len(sources) < 2:  # noqa: PLR2004 - one is merged already
@@ -141,17 +150,23 @@ class LetterList:
             since = self._clock.now() - KEPT_GONE_MS
             left = [entry for entry in left if entry.get("gone", since) >= since]
         if left:
-            await self._pieces.insert_many(list(_packed(left)))
-        for name in sources:
-            await self._pieces.delete_one({"_id": name})
+            await self._insert(left)
+        for collection in (self._names, self._pieces):
+            for name in sources:
+                await collection.delete_one({"_id": name})
+
+    async def _insert(self, entries: Sequence[Document]) -> None:
+        pieces = [{**each, "at": self._clock.now()} for each in _packed(entries)]
+        await self._pieces.insert_many(pieces)
+        await self._names.insert_many([{"_id": each["_id"]} for each in pieces])
 
     # ------------------------------------------------------------------------------------------- repair
 
     async def open(self, letters: AsyncCollection[Document]) -> None:
         """List what is there from before there was a list. Killed in here: it is done again."""
-        if self.is_used and await self._pieces.find_one({"_id": _READY}) is None:
+        if self.is_used and await self._names.find_one({"_id": _READY}) is None:
             await self.relist(letters)
-            await insert_new(self._pieces, [{"_id": _READY}])
+            await insert_new(self._names, [{"_id": _READY}])
 
     async def relist(self, letters: AsyncCollection[Document]) -> list[Document]:
         """Compare the list with the letters and mend it; what was wrong. Reads every letter: minutes for many."""
@@ -167,7 +182,15 @@ class LetterList:
         lost = [each for life, each in listed.items() if life not in stored]
         await self.add(missing)
         await self.add(lost, are_gone=True)
+        await self._drop_unlisted()
         return [*missing, *lost]
+
+    async def _drop_unlisted(self) -> None:
+        """Entries of somebody who was killed: whoever made them an hour ago has listed them, or never will."""
+        since = self._clock.now() - KEPT_GONE_MS
+        old = {each["_id"] async for each in self._pieces.find({}, {"at": 1}) if each["at"] < since}
+        for name in old - await self._listed():
+            await self._pieces.delete_one({"_id": name})
 
 
 async def one_by_one(found: Sequence[Document]) -> AsyncIterator[Document]:

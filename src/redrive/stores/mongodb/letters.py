@@ -53,6 +53,8 @@ from redrive.stores.mongodb.link import Document, Link, by_ids, insert_new
 
 PAGE: Final = 500
 """Letters asked of the server in one go."""
+FEW: Final = 4
+"""Small documents that a server without an index is asked for one by one; for more, one look at all of them is less."""
 MAX_TRIES: Final = 50
 """Tries of one move, or of one number: each failed one means that somebody else was quicker."""
 NO_TENANT: Final = "-"
@@ -140,9 +142,9 @@ class MongoLetterStore:
 
     async def _list_again(self, there: Collection[str]) -> None:
         """Who stored these before may have been killed before they were listed."""
-        found = await self._by_ids(self.letters, [id_in(each) for each in there], SUMMARY_FIELDS)
-        listed = await self._list.has([each["redrive"]["life"] for each in found.values()]) if found else set()
-        await self._list.add([each for each in found.values() if each["redrive"]["life"] not in listed])
+        lives = await self._list.lives() if there else {}
+        found = await self._by_ids(self.letters, sorted({id_in(each) for each in there} - lives.keys()), SUMMARY_FIELDS)
+        await self._list.add(list(found.values()))
 
     async def _by_ids(
         self, collection: AsyncCollection[Document], ids: Sequence[str], fields: Document | None = None
@@ -190,12 +192,15 @@ class MongoLetterStore:
 
     async def _alive(self, ids: Sequence[str]) -> set[str]:
         """Those of these letters that are there, and not being pruned."""
-        found = await self._by_ids(self.letters, list(ids), {"redrive.life": 1})
-        gone = await self._gone([each["redrive"]["life"] for each in found.values()])
-        return {name for name, each in found.items() if each["redrive"]["life"] not in gone}
+        listed = await self._list.lives() if self._list.is_used else {}
+        lives = {name: listed[name] for name in ids if name in listed}
+        found = await self._by_ids(self.letters, [name for name in ids if name not in lives], {"redrive.life": 1})
+        lives |= {name: each["redrive"]["life"] for name, each in found.items()}
+        gone = await self._gone(list(lives.values()))
+        return {name for name, life in lives.items() if life not in gone}
 
     async def _gone(self, lives: Sequence[str]) -> set[str]:
-        if self._link.is_scanned:
+        if self._link.is_scanned and len(lives) <= FEW:
             trails = {life: await self._trail(life) for life in lives}
             return {life for life, trail in trails.items() if trail and trail[-1]["to"] == PRUNED}
         pruned = self._moves.find({"life": {"$in": list(lives)}, "to": PRUNED}, {"life": 1})
@@ -329,7 +334,7 @@ class MongoLetterStore:
         """The jobs that hold these letters, by the letters' `_id`."""
         if not ids:
             return {}
-        found = await self._by_ids(self.holds, list(ids))
+        found = await by_ids(self.holds, list(ids), is_scanned=self._link.is_scanned and len(ids) <= FEW)
         return {name: each["job"] for name, each in found.items()}
 
     async def newest_number(self) -> int:
