@@ -381,7 +381,7 @@ def released_document(found: Released) -> Document:
 
 def erasure_document(found: Erasure) -> Document:
     """What is, or was, erased."""
-    names = ("letters", "archived", "files", "held", "unreadable")
+    names = ("letters", "archived", "files", "held", "unreadable", "claims", "claims_kept")
     return {name: getattr(found, name) for name in names}
 
 

@@ -150,3 +150,22 @@ async def test_letters_from_before_there_was_a_list_are_listed_once(url: str) ->
 
     assert ["dl_0", "dl_1", "dl_2", "dl_3"] == [name for name, _ in await shown(store)]
     await store.close()
+
+
+async def test_what_is_gone_does_not_come_back_by_a_late_merge(
+    stores: tuple[MongoLetterStore, MongoLetterStore],
+) -> None:
+    one, other = stores
+    await one.put([letter("dl_0"), letter("dl_1")])
+    late = [each for each in await other._list.all() if each["_id"] == "dl_1"]
+    await one.prune(now=NOW, limit=1, selection=Selection(ids=("dl_1",)))
+
+    await other._list.add(late)
+    seen = await shown(one), await shown(other)
+    await one._list.tidy()
+    newcomer = MongoLetterStore(one._link, clock=SystemClock())
+    await newcomer.open()
+
+    assert ([("dl_0", "pending")], [("dl_0", "pending")]) == seen
+    assert [("dl_0", "pending")] == await shown(newcomer)
+    await newcomer.close()
