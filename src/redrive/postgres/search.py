@@ -267,12 +267,12 @@ def _count_kept(tx: Tx, selection: Selection, found: Where) -> tuple[_Counts, Un
     counts: _Counts = {column: {} for column in _COUNTED}
     for queue, state, what, name, count in rows:
         for column, text in (("state", str(state)), ("queue", queue)) if what == 0 else ((_KEPT[what], name),):
-            _add(counts, column, text, count)
+            _add(counts, column, text, count=count)
     is_open = sum(count for state, count in counts["state"].items() if REVIEW_STATES[int(state)] in OPEN_STATES)
     return counts, _oldest(tx, found) if is_open else None
 
 
-def _add(counts: _Counts, column: str, kept: object, count: int) -> None:
+def _add(counts: _Counts, column: str, kept: object, *, count: int) -> None:
     name = NO_TENANT if kept is None else text_out(str(kept)) or NO_TENANT
     counts[column][name] = counts[column].get(name, 0) + count
 
@@ -309,7 +309,7 @@ def _count_some(tx: Tx, found: Where, *, end: Place | None) -> tuple[_Counts, Un
     )
     for *names, count, died_at in rows:
         for column, name in zip(_COUNTED, names, strict=True):
-            _add(counts, column, name, count)
+            _add(counts, column, name, count=count)
         if REVIEW_STATES[names[0]] in OPEN_STATES and (oldest is None or died_at < oldest):
             oldest = died_at
     return counts, oldest
