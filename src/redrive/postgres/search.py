@@ -5,12 +5,15 @@ many letters there are. Which index is used is decided here and not by the plann
 written as its index has it (`left(tenant, 100) = …`); every other one is written plainly, and no index has that. Where
 nothing leads, the order itself is written as the one index has it that has no leading column (`dead_lettered_at + 0`).
 
-No index helps with a text anywhere in a reason, nor with a header, which lies with the content. They are looked for in
-the letters that the other conditions leave, in order, and in `LOOK_AT` of them for one page.
+A text anywhere in a reason has an index where the extension pg_trgm is (sql/003_text.sql): the letters that have it are
+looked up first, and where they are few, they are the condition. No index helps with a text that many have, nor with a
+header, which lies with the content. They are looked for in the letters that the other conditions leave, in order, and
+in `LOOK_AT` of them for one page.
 """
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Final
@@ -31,6 +34,10 @@ NO_TENANT: Final = "-"
 
 START: Final = 100
 """Characters of a name that an index leads with."""
+FEW: Final = 1_000
+"""Letters with a text that are named one by one."""
+_INDEXED: Final = re.compile(r"\w{3}")
+"""What a text must have for the index: it knows letters and digits by three."""
 LOOK_AT: Final = 50_000
 """Most letters in which a page looks for a text or a header; then it ends early, with a cursor."""
 
@@ -107,7 +114,7 @@ def where(tx: Tx, selection: Selection) -> Where:
     if selection.until is not None:
         found.filter(f"{found.died} < %s", selection.until)
     if selection.text is not None:
-        _add_text(found, selection.text)
+        _add_text(tx, found, selection.text)
     if selection.headers:
         _add_headers(found, selection)
     return found
@@ -141,12 +148,33 @@ def _add_states(found: Where, selection: Selection) -> None:
         found.filter("state = ANY (%s)", states)
 
 
-def _add_text(found: Where, text: str) -> None:
+_TEXTS: Final = ("lower(reason_text)", "lower(message_id)", "lower(coalesce(key, ''))")
+
+
+def _add_text(tx: Tx, found: Where, text: str) -> None:
     wanted = text_in(text.lower())
-    columns = ("reason_text", "message_id", "coalesce(key, '')")
-    found.filter_slowly(
-        f"({' OR '.join(f'strpos(lower({column}), %s) > 0' for column in columns)})", *[wanted] * len(columns)
-    )
+    few = _letters_with(tx, wanted) if wanted is not None and _INDEXED.search(wanted) else None
+    if few is not None:
+        found.filter("seq = ANY (%s)", few)
+        found.is_led = True
+        return
+    conditions = " OR ".join(f"strpos({column}, %s) > 0" for column in _TEXTS)
+    found.filter_slowly(f"({conditions})", *[wanted] * len(_TEXTS))
+
+
+def _letters_with(tx: Tx, text: str) -> list[int] | None:
+    """The rows that have this text; None where they are many, or there is no index."""
+    row = tx.execute("SELECT to_regclass('@letter_text') IS NOT NULL").fetchone()
+    if row is None or not row[0]:
+        return None
+    pattern = "%" + re.sub(r"([%_\\])", r"\\\1", text) + "%"
+    conditions = " OR ".join(f"{column} LIKE %s" for column in _TEXTS)
+    # Planned for all of them, so by the index where they are few, and read no further than needed.
+    rows = tx.execute(
+        f"WITH with_it AS MATERIALIZED (SELECT seq FROM @letter WHERE {conditions}) SELECT seq FROM with_it LIMIT %s",  # noqa: S608 - constants
+        [*[pattern] * len(_TEXTS), FEW + 1],
+    ).fetchall()
+    return None if len(rows) > FEW else [row[0] for row in rows]
 
 
 def _add_headers(found: Where, selection: Selection) -> None:
@@ -196,7 +224,7 @@ def _find_slowly(tx: Tx, selection: Selection, *, limit: int, after: Place | Non
     those = f"FROM @letter l WHERE {' AND '.join(wanted.fast) or 'true'} ORDER BY {wanted.order}"
     rows = tx.execute(
         f"SELECT dead_lettered_at, seq, {SUMMARY_COLUMNS} FROM (SELECT * {those} LIMIT %s) l "  # noqa: S608 - constants
-        f"WHERE {' AND '.join(wanted.slow)} ORDER BY dead_lettered_at, seq LIMIT %s",
+        f"WHERE {' AND '.join(wanted.slow) or 'true'} ORDER BY dead_lettered_at, seq LIMIT %s",
         [*wanted.fast_values, LOOK_AT, *wanted.slow_values, limit + 1],
     )
     found = [((row[0], row[1]), summary_from(row[2:])) for row in rows]
