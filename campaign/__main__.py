@@ -14,7 +14,7 @@ from typing import Any, Final
 
 from campaign import bomb, claims, deploys, hostile, kills
 from campaign import redrives as embedded_redrives
-from campaign.rabbit import crashes, redrives, systems, worker_kills
+from campaign.rabbit import crashes, operators, redrives, systems, worker_kills
 from campaign.redis import everysec, rate, storm
 from campaign.stage import CampaignError, Stage, stage
 
@@ -55,6 +55,7 @@ CAMPAIGNS: Final[dict[str, Campaign]] = {
     **_of_each(systems),
     **_of_each(crashes),
     **_of_each(redrives),
+    **_of_each(operators),
 }
 
 

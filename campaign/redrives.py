@@ -9,10 +9,10 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from dataclasses import asdict, dataclass
+from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Final
 
-from campaign.app import Order
 from campaign.kills import open_letters, redriven_so_far
 from campaign.stage import Process, Stage
 from redrive import Redrive
@@ -23,10 +23,8 @@ from redrive.core.redrive import Job, JobState
 from redrive.core.settlement import Reason
 
 QUEUE: Final = "exact"
-DEAD: Final = "exact.dead"
 WORKERS: Final = 2
 PAGE: Final = 500
-OPERATORS: Final = ("ann", "bob")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -45,109 +43,139 @@ SMALL: Final = Scale(letters=600, kills=4, rate=60, patience_s=120)
 
 def run(stage: Stage, scale: Scale) -> None:
     """Raises `CampaignError` where a letter was lost, sent twice, or something is told that is not so."""
-    (stage.folder / "fixed").touch()
-    for start in range(0, scale.letters, PAGE):
-        numbers = range(start, min(start + PAGE, scale.letters))
-        stage.ask(lambda app, numbers=numbers: app.backend.letters.put([_letter(app, each) for each in numbers]))
-    stage.say(f"{scale.letters} letters lie in the store")
+    cast = Cast(stage=stage, scale=scale, app="campaign.app:app", queue=QUEUE)
+    cast.lay_letters()
     workers = [_worker(stage, number) for number in range(WORKERS)]
     for number in range(scale.kills):
-        _round(stage, scale, number)
+        cast.play_round(number)
         if number % 3 == 1:
             stage.kill(workers[number % WORKERS])
             workers[number % WORKERS] = _worker(stage, number % WORKERS)
-    _to_the_end(stage, scale)
-    _check(stage, scale)
-
-
-def _letter(app: Redrive, number: int) -> Letter:
-    name = f"exact-{number:06d}"
-    now = app.clock.now()
-    body = json.dumps(asdict(Order(name=name, work_ms=0))).encode()
-    return Letter(
-        id=f"dl_{name}",
-        system="campaign",
-        queue=QUEUE,
-        dead_letter_queue=DEAD,
-        message=Message(id=name, key=name, tenant=f"t{number % 50}", body=body, published_at=now),
-        reason=Reason(code="UNKNOWN_ARTICLE", text="the warehouse does not know this article"),
-        attempt_count=1,
-        fingerprint=f"fp-{number % 7}",
-        group_title="an article nobody knows",
-        first_failed_at=now,
-        dead_lettered_at=now,
-    )
+    cast.to_the_end()
+    stage.until("no message waits or is in hand", lambda: stage.ask(_waiting) == 0, seconds=scale.patience_s)
+    _check(cast)
 
 
 def _worker(stage: Stage, number: int) -> Process:
     return stage.redrive(f"worker-{number}", "work", "campaign.app:app", "--queues", QUEUE)
 
 
-def _operator(stage: Stage, name: str, *more: str) -> Process:
-    return stage.redrive(name, "dlq", "redrive", QUEUE, *more, "--actor", name, "--yes", "--app", "campaign.app:app")
+def _check(cast: Cast) -> None:
+    stage, count = cast.stage, cast.scale.letters
+    stage.same("effects", dict.fromkeys(cast.names, 1), stage.effects())
+    jobs = cast.check_jobs()
+    stage.same("letters sent, by all jobs", count, sum(job.counts.sent for job in jobs))
+    stage.same("letters by sends in their audit", {1: count}, stage.ask(trails)[0])
+    stage.say(f"{count} letters, {len(jobs)} jobs, {len(stage.killed)} kills: each sent once, every effect once")
 
 
-def _round(stage: Stage, scale: Scale, number: int) -> None:
-    """Both operators at once, the second one twice with the same request; then one of these things in the middle."""
-    before = stage.ask(redriven_so_far)
-    rate = ("--rate", f"{scale.rate}/s")
-    again = ("--request-key", f"round-{number}")
-    runners = [_operator(stage, "ann", *rate), *(_operator(stage, "bob", *rate, *again) for _ in range(2))]
-    stage.until("something is sent", lambda: stage.ask(redriven_so_far) > before or not _any(runners), seconds=120)
-    stage.pause(0.05, 0.6)
-    match number % 4:
-        case 0 | 1:
-            stage.kill(stage.rng.choice(runners))
-        case 2:
-            _tell(stage, "pause")
-            stage.kill(stage.rng.choice(runners))
-        case _:
-            _tell(stage, "abort", "--yes")
-    for runner in runners:
-        stage.kill(runner)
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Cast:
+    """Who redrives, and what: the operators of one campaign, on the letters of one queue."""
+
+    stage: Stage
+    scale: Scale
+    app: str
+    queue: str
+
+    @property
+    def names(self) -> list[str]:
+        """Of all messages."""
+        return [f"{self.queue}-{number:06d}" for number in range(self.scale.letters)]
+
+    def lay_letters(self) -> None:
+        """All dead letters, into the store; what they died of is repaired."""
+        (self.stage.folder / "fixed").touch()
+        for start in range(0, self.scale.letters, PAGE):
+            some = self.names[start : start + PAGE]
+            self.stage.ask(lambda app, some=some: app.backend.letters.put([self._letter(app, each) for each in some]))
+        self.stage.say(f"{self.scale.letters} letters lie in the store")
+
+    def _letter(self, app: Redrive, name: str) -> Letter:
+        now, number = app.clock.now(), int(name.rpartition("-")[2])
+        body = json.dumps({"name": name, "work_ms": 0}).encode()
+        return Letter(
+            id=f"dl_{name}",
+            system="campaign",
+            queue=self.queue,
+            dead_letter_queue=f"{self.queue}.dead",
+            message=Message(id=name, key=name, tenant=f"t{number % 50}", body=body, published_at=now),
+            reason=Reason(code="UNKNOWN_ARTICLE", text="the warehouse does not know this article"),
+            attempt_count=1,
+            fingerprint=f"fp-{number % 7}",
+            group_title="an article nobody knows",
+            first_failed_at=now,
+            dead_lettered_at=now,
+        )
+
+    def operator(self, name: str, *more: str) -> Process:
+        """Somebody redrives everything."""
+        where = (self.queue, *more, "--actor", name, "--yes", "--app", self.app)
+        return self.stage.redrive(name, "dlq", "redrive", *where)
+
+    def play_round(self, number: int, meanwhile: Callable[[], None] | None = None) -> None:
+        """Both operators at once, the second one twice with the same request; then one of these things in the middle,
+        and `meanwhile` before it.
+        """
+        stage, before = self.stage, self.stage.ask(redriven_so_far)
+        rate = ("--rate", f"{self.scale.rate}/s")
+        again = ("--request-key", f"round-{number}")
+        runners = [self.operator("ann", *rate), *(self.operator("bob", *rate, *again) for _ in range(2))]
+        stage.until("something is sent", lambda: stage.ask(redriven_so_far) > before or not _any(runners), seconds=120)
+        stage.pause(0.05, 0.6)
+        if meanwhile is not None:
+            meanwhile()
+        match number % 4:
+            case 0 | 1:
+                stage.kill(stage.rng.choice(runners))
+            case 2:
+                self._tell("pause")
+                stage.kill(stage.rng.choice(runners))
+            case _:
+                self._tell("abort", "--yes")
+        for runner in runners:
+            stage.kill(runner)
+
+    def _tell(self, verb: str, *more: str) -> None:
+        """Somebody pauses or stops a job that is running, if one is."""
+        stage = self.stage
+        running = [job.id for job in stage.ask(_jobs) if job.state is JobState.RUNNING]
+        if running:
+            said = stage.redrive(verb, "dlq", verb, running[0], *more, "--app", self.app)
+            stage.until(f"{verb} was said", lambda: not said.is_alive, seconds=120)
+
+    def to_the_end(self) -> None:
+        """What was held up goes on, what was stopped is sent by another job, and every job comes to its end."""
+        stage, patience_s = self.stage, self.scale.patience_s
+        for job in stage.ask(_jobs):
+            if job.state in (JobState.PAUSED, JobState.FAILED):
+                resumed = stage.redrive("resume", "dlq", "resume", job.id, "--app", self.app)
+                stage.until("the resumed job ended", lambda it=resumed: not it.is_alive, seconds=patience_s)
+        last = self.operator("ann")
+        stage.until("the last redrive ended", lambda: not last.is_alive, seconds=patience_s)
+        stage.until("no letter is open", lambda: stage.ask(open_letters) == 0, seconds=patience_s)
+        closed = {"closed": self.scale.letters}
+        stage.until("every letter is closed", lambda: stage.ask(_states) == closed, seconds=patience_s)
+
+    def check_jobs(self) -> list[Job]:
+        """Nothing that is told of jobs, letters and groups is not so; all jobs."""
+        stage = self.stage
+        jobs = stage.ask(_jobs)
+        odd = [
+            job.id for job in jobs if job.counts.selected != job.counts.pending + job.counts.sent + job.counts.skipped
+        ]
+        stage.same("jobs whose counts do not add up", [], odd)
+        under_way = [job.id for job in jobs if job.state in (JobState.STAGED, JobState.RUNNING)]
+        stage.same("jobs still under way", [], under_way)
+        keys = [job.request_key for job in jobs if job.request_key is not None]
+        stage.same("jobs of a request that was made twice", sorted(set(keys)), sorted(keys))
+        stage.same("letters held by a job", 0, stage.ask(trails)[1])
+        stage.same("groups whose counts are wrong", 0, stage.ask(lambda app: app.backend.groups.recount()))
+        return jobs
 
 
 def _any(processes: list[Process]) -> bool:
     return any(process.is_alive for process in processes)
-
-
-def _tell(stage: Stage, verb: str, *more: str) -> None:
-    """Somebody pauses or stops a job that is running, if one is."""
-    running = [job.id for job in stage.ask(_jobs) if job.state is JobState.RUNNING]
-    if running:
-        said = stage.redrive(verb, "dlq", verb, running[0], *more, "--app", "campaign.app:app")
-        stage.until(f"{verb} was said", lambda: not said.is_alive, seconds=120)
-
-
-def _to_the_end(stage: Stage, scale: Scale) -> None:
-    """What was held up goes on, what was stopped is sent by another job, and every job comes to its end."""
-    for job in stage.ask(_jobs):
-        if job.state in (JobState.PAUSED, JobState.FAILED):
-            resumed = stage.redrive("resume", "dlq", "resume", job.id, "--app", "campaign.app:app")
-            stage.until("the resumed job ended", lambda it=resumed: not it.is_alive, seconds=scale.patience_s)
-    last = _operator(stage, "ann")
-    stage.until("the last redrive ended", lambda: not last.is_alive, seconds=scale.patience_s)
-    stage.until("no letter is open", lambda: stage.ask(open_letters) == 0, seconds=scale.patience_s)
-    stage.until("no message waits or is in hand", lambda: stage.ask(_waiting) == 0, seconds=scale.patience_s)
-    stage.until("every letter is closed", lambda: stage.ask(_states) == {"closed": scale.letters}, seconds=120)
-
-
-def _check(stage: Stage, scale: Scale) -> None:
-    names = [f"exact-{number:06d}" for number in range(scale.letters)]
-    stage.same("effects", dict.fromkeys(names, 1), stage.effects())
-    jobs = stage.ask(_jobs)
-    stage.same("letters sent, by all jobs", scale.letters, sum(job.counts.sent for job in jobs))
-    odd = [job.id for job in jobs if job.counts.selected != job.counts.pending + job.counts.sent + job.counts.skipped]
-    stage.same("jobs whose counts do not add up", [], odd)
-    stage.same("jobs still under way", [], [job.id for job in jobs if job.state in (JobState.STAGED, JobState.RUNNING)])
-    keys = [job.request_key for job in jobs if job.request_key is not None]
-    stage.same("jobs of a request that was made twice", sorted(set(keys)), sorted(keys))
-    sends, held = stage.ask(_trails)
-    stage.same("letters by sends in their audit", {1: scale.letters}, sends)
-    stage.same("letters held by a job", 0, held)
-    stage.same("groups whose counts are wrong", 0, stage.ask(lambda app: app.backend.groups.recount()))
-    killed = len(stage.killed)
-    stage.say(f"{scale.letters} letters, {len(jobs)} jobs, {killed} kills: each sent once, every effect once")
 
 
 async def _jobs(app: Redrive) -> list[Job]:
@@ -163,7 +191,7 @@ async def _states(app: Redrive) -> dict[str, int]:
     return (await app.backend.letters.stats(Selection())).by_state
 
 
-async def _trails(app: Redrive) -> tuple[dict[int, int], int]:
+async def trails(app: Redrive) -> tuple[dict[int, int], int]:
     """(letters by how often their audit says "replayed", letters that a job holds)."""
     sends: Counter[int] = Counter()
     held, cursor = 0, None

@@ -52,9 +52,15 @@ def answers() -> dict[str, Any]:
         "`redrive dlq list`": views.page_document(Page(letters=(_summary(),), cursor="b3BhcXVl")),
         "`redrive dlq show`": views.letter_view_document(_letter()),
         "`redrive dlq stats`": views.stats_document(_stats(), (_group(),), last_hour=1),
-        "`redrive dlq collect --dry-run`": views.found_document((_letter().letter,)),
+        "`redrive dlq collect --dry-run`": views.found_document((_letter().letter,), {}),
         "`redrive dlq collect`": views.collected_document(
-            Collected(taken=12, new=10, by_queue=Counter({"orders": 10}), by_group=Counter({"v2-9f2c4a7b01d3e5f6": 10}))
+            Collected(
+                taken=12,
+                new=10,
+                left=Counter({"part of a flow: it has a parent": 1}),
+                by_queue=Counter({"orders": 10}),
+                by_group=Counter({"v2-9f2c4a7b01d3e5f6": 10}),
+            )
         ),
         "`redrive dlq groups`": views.groups_document(GroupPage(groups=(_problem(),), cursor=None)),
         "`redrive dlq group show`": views.group_view_document(_problem_view()),
@@ -246,6 +252,7 @@ def _plan() -> service.Plan:
         send=1,
         skip=1,
         queues=(service.QueuePlan(queue="orders", target="orders", send=1, skip=1),),
+        refusals={"not-open": 1},
         letters=(_summary(),),
         skipped=(skip,),
         missing=("dl_nobody",),
@@ -266,7 +273,12 @@ def _job() -> Any:
 
 def _job_view() -> service.JobView:
     skip = service.Skip(letter_id="dl_77b0d1", why="it was redriven 3 times (maximum 3): use --force")
-    return service.JobView(job=_job(), skipped=(skip,), returned=Returned(sent=9, came_back=2, percent=22))
+    return service.JobView(
+        job=_job(),
+        skipped=(skip,),
+        refusals={"redriven-often": 1},
+        returned=Returned(sent=9, came_back=2, percent=22),
+    )
 
 
 def _review() -> service.ReviewResult:

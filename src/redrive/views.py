@@ -7,7 +7,7 @@ version; none changes its meaning or goes.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, TypeAlias
 
 from redrive.backups import Restored
@@ -18,6 +18,7 @@ from redrive.core.policy.control import Control, Pause, Quarantine
 from redrive.core.policy.standing import TOP, Standing, monopolising, share_of, starved
 from redrive.core.ports import AuditEntry, GroupPage, LetterStats, LetterSummary, Page
 from redrive.core.redrive import Job
+from redrive.core.refusals import code_of
 from redrive.core.units import UnixMs, rfc3339
 from redrive.core.wire import body_document, message_document, options_document, selection_document
 from redrive.runtime.archive import ArchiveFile
@@ -163,9 +164,10 @@ def stats_document(stats: LetterStats, groups: Sequence[GroupCount] = (), *, las
     }
 
 
-def found_document(letters: Sequence[Letter]) -> Document:
-    """What messages of a dead-letter queue would become."""
+def found_document(letters: Sequence[Letter], left: Mapping[str, int]) -> Document:
+    """What messages of a dead-letter queue would become, and how many would be left there, by why."""
     return {
+        "left": dict(left),
         "letters": [
             {
                 "id": each.id,
@@ -182,7 +184,7 @@ def found_document(letters: Sequence[Letter]) -> Document:
                 "group_title": each.group_title,
             }
             for each in letters
-        ]
+        ],
     }
 
 
@@ -191,6 +193,7 @@ def collected_document(done: Collected) -> Document:
     return {
         "taken": done.taken,
         "new": done.new,
+        "left": dict(done.left),
         "by_queue": dict(done.by_queue.most_common()),
         "by_group": dict(done.by_group.most_common()),
     }
@@ -265,11 +268,18 @@ def plan_document(plan: Plan) -> Document:
         "send": plan.send,
         "skip": plan.skip,
         "queues": [
-            {"queue": queue.queue, "target": queue.target, "send": queue.send, "skip": queue.skip}
+            {
+                "queue": queue.queue,
+                "target": queue.target,
+                "target_exists": queue.target_exists,
+                "send": queue.send,
+                "skip": queue.skip,
+            }
             for queue in plan.queues
         ],
         "letters": [letter.id for letter in plan.letters],
-        "skipped": _skips(plan.skipped),
+        "skipped": _coded(plan.skipped),
+        "refusals": dict(plan.refusals),
         "missing": list(plan.missing),
         "takes_ms": plan.takes_ms,
         "edits": [{"id": each.letter_id, "diff": list(each.diff)} for each in plan.edits],
@@ -304,7 +314,8 @@ def job_view_document(view: JobView) -> Document:
     returned = view.returned
     return {
         "job": job_document(view.job),
-        "skipped": _skips(view.skipped),
+        "skipped": _coded(view.skipped),
+        "refusals": dict(view.refusals),
         "missing": list(view.missing),
         "came_back": None
         if returned is None
@@ -468,6 +479,10 @@ def restored_document(restored: Restored) -> Document:
         "schema_version": restored.report.schema_version,
         "kept": None if restored.kept is None else str(restored.kept),
     }
+
+
+def _coded(skips: Sequence[Skip]) -> list[Document]:
+    return [{"id": skip.letter_id, "code": str(code_of(skip.why)), "why": skip.why} for skip in skips]
 
 
 def _skips(skips: Sequence[Skip]) -> list[Document]:

@@ -25,6 +25,7 @@ RABBIT = (
     "rabbit-worker-kills",
     "rabbit-orders",
     "rabbit-redrive-store",
+    "rabbit-operators",
     "rabbit-redrive-in-place-without-ids",
     "rabbit-crash-orders",
 )

@@ -67,6 +67,7 @@ const commands = {
   retry: async ({ queue, id }) => (await queueOf(queue).getJob(id)).retry(),
   promote: async ({ queue, id }) => (await queueOf(queue).getJob(id)).promote(),
   remove: async ({ queue, id }) => (await queueOf(queue).getJob(id)).remove(),
+  update: async ({ queue, id, data }) => (await queueOf(queue).getJob(id)).updateData(data),
   changePriority: async ({ queue, id, priority }) => (await queueOf(queue).getJob(id)).changePriority({ priority }),
   pause: ({ queue }) => queueOf(queue).pause(),
   resume: ({ queue }) => queueOf(queue).resume(),

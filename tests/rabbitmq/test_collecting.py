@@ -35,8 +35,11 @@ OTHERS: dict[str, dict[str, Any]] = {
 COLLECT = """
 import asyncio, os, signal, sys
 from redrive import Redrive
+from redrive.runtime import collecting
 from redrive.runtime import collector
 from redrive.service import Service
+
+collecting.LEASE_MS = 500
 
 async def main():
     app = Redrive("found", broker=sys.argv[1], settings={"store": sys.argv[2], "log_level": "error"})
@@ -93,7 +96,7 @@ async def test_everything_is_taken_and_nothing_is_taken_twice(service: Service, 
 async def test_a_dry_run_takes_nothing(service: Service, hands: Hands, dead: str) -> None:
     fill(hands, 5)
 
-    seen = await service.collectable(dead)
+    seen, _ = await service.collectable(dead)
 
     assert 5 == len(seen) == hands.ready(dead)
     assert {"System.TimeoutException", "java.net.ConnectException", None} == {each.error_type for each in seen}

@@ -54,7 +54,7 @@ async def fill(app: Redrive, *, tenants: int = 10, keys: int = LETTERS) -> None:
                     f"m-{number:03}",
                     key=f"k-{number % keys}",
                     tenant=f"t{number % tenants}",
-                    body=f'{{"tenant":"t{number % tenants}"}}'.encode(),
+                    body=f'{{"tenant":"t{number % tenants}","id":"dl_{number:03}"}}'.encode(),
                 ),
             )
             for number in range(LETTERS)
@@ -98,6 +98,50 @@ async def test_a_canary_that_fails_again_stops_the_job_by_itself(url: str) -> No
         assert job.counts.sent <= CANARY
         assert view.outcomes.failed_again > 0
         assert (await states(service)).count(ReviewState.PENDING) == LETTERS - job.counts.sent
+
+
+@pytest.mark.parametrize("is_late", [False, True], ids=["known", "late"])
+async def test_a_job_that_its_canary_stopped_goes_on_with_another_one(url: str, *, is_late: bool) -> None:
+    """`is_late`: the rest of the first canary fails while the second one is looked at."""
+    app, bad = Redrive("shop", url), set[str]()
+    goes_on = asyncio.Event()
+
+    @app.consumer("orders", concurrency=LETTERS)
+    async def charge(order: dict[str, str]) -> None:
+        if not goes_on.is_set():
+            bad.add(order["id"])
+        if is_late and len(bad) > CANARY // 2 and order["id"] in bad:
+            await goes_on.wait()
+        if order["id"] in bad:
+            raise DeadLetter("still broken")
+
+    async with working(app) as service:
+        await fill(app)
+        stopped = await send(service)
+        if not is_late:
+            await until(lambda: len(bad) == stopped.counts.sent)
+        goes_on.set()
+        done = (await service.resume(stopped.id)).job
+
+        first, second = progress_from_json(stopped.progress), progress_from_json(done.progress)
+        assert first is not None
+        assert second is not None
+        assert (JobState.ABORTED, JobState.DONE) == (stopped.state, done.state)
+        assert (True, False) == (first.is_stopped, second.is_stopped)
+        assert (LETTERS, CANARY) == (done.counts.sent, len(second.positions))
+        assert not set(first.positions[: stopped.counts.sent]) & set(second.positions)
+        assert LETTERS - stopped.counts.sent == sum(second.sizes.values()) == sum(second.sent.values())
+
+
+async def test_another_canary_that_fails_stops_the_job_again(url: str) -> None:
+    app = shop(url, bad="all")
+    async with working(app) as service:
+        await fill(app)
+        stopped = await send(service)
+        again = (await service.resume(stopped.id)).job
+
+        assert [JobState.ABORTED] * 2 == [stopped.state, again.state]
+        assert stopped.counts.sent < again.counts.sent <= 2 * CANARY
 
 
 async def test_one_bad_tenant_of_ten_is_enough_to_stop(url: str) -> None:

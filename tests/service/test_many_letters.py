@@ -32,7 +32,8 @@ PAGE_SECONDS = 1.0
 """Of the processor's time: what a busy machine adds to it says nothing."""
 PAGE_BYTES = 100_000
 MEMORY_BYTES = 100_000_000
-DIED_AT = 1_700_000_000_000
+DIED_AT = time.time_ns() // 1_000_000 - 86_400_000
+"""Not so long ago that their keys were forgotten."""
 
 
 def made(first: int, count: int, *, died_at: int, size: int = 1_000) -> list[Letter]:

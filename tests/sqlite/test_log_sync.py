@@ -13,11 +13,14 @@ from pathlib import Path
 
 import pytest
 
+from redrive.core.idempotency import Acquired
 from redrive.errors import BrokerUnavailableError
 from redrive.runtime.clock import SystemClock
 from redrive.sqlite import SqliteFile, SqliteLedger, check, checkpoint, log_sync
 from redrive.sqlite.file import Durability
-from tests.sqlite.steps import PATIENCE_S, blocked, end_all, many, rows, take
+from redrive.stores.sqlite import SqliteClaimStore
+from redrive.testing.samples import QUEUE
+from tests.sqlite.steps import LEASE_MS, PATIENCE_S, blocked, end_all, many, rows, take
 
 ROUNDS = 60
 
@@ -139,6 +142,49 @@ async def test_while_the_disk_works_others_write_and_takes_are_answered(
     assert ["m-1"] == [each.received.message.id for each in second]
     assert [True] == await ending
     await blocking
+
+
+async def test_a_claim_is_answered_before_the_disk_has_it_and_the_disk_gets_it_unasked(
+    after_sync: Watched, live_file: SqliteFile
+) -> None:
+    is_syncing, may_go = threading.Event(), threading.Event()
+
+    def hold() -> None:
+        is_syncing.set()
+        assert may_go.wait(PATIENCE_S)
+
+    after_sync(hold)
+    claims = SqliteClaimStore(live_file)
+    try:
+        (verdict,) = await asyncio.wait_for(claims.claim([(QUEUE, "k")], lease_ms=LEASE_MS, owner="w1"), PATIENCE_S)
+        assert isinstance(verdict, Acquired)
+        assert await asyncio.to_thread(is_syncing.wait, PATIENCE_S)
+    finally:
+        may_go.set()
+
+
+async def test_a_claim_that_says_not_to_start_is_answered_once_the_disk_has_why(
+    after_sync: Watched, live_file: SqliteFile
+) -> None:
+    claims = SqliteClaimStore(live_file)
+    await claims.claim([(QUEUE, "k")], lease_ms=LEASE_MS, owner="w1")
+    # What was to be synced for that first claim is over.
+    await live_file.write(lambda tx: tx.execute("SELECT 1").fetchall())
+    is_syncing, may_go = threading.Event(), threading.Event()
+
+    def hold() -> None:
+        is_syncing.set()
+        assert may_go.wait(PATIENCE_S)
+
+    after_sync(hold)
+    claiming = asyncio.create_task(claims.claim([(QUEUE, "k")], lease_ms=LEASE_MS, owner="w2"))
+    try:
+        assert await asyncio.to_thread(is_syncing.wait, PATIENCE_S)
+        assert not claiming.done()
+    finally:
+        may_go.set()
+
+    assert ["InProgress"] == [type(verdict).__name__ for verdict in await claiming]
 
 
 async def test_a_disk_that_refuses_is_told_to_those_who_waited_for_it_alone(

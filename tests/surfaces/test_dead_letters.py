@@ -204,7 +204,8 @@ async def test_a_dry_run_tells_and_changes_nothing(cli: Cli, shop: Redrive) -> N
 
     assert 0 == shown.code
     assert (True, 2, 0, 1_000) == tuple(shown.json[name] for name in ("dry_run", "send", "skip", "takes_ms"))
-    assert [{"queue": "orders", "target": "orders", "send": 2, "skip": 0}] == shown.json["queues"]
+    queue = {"queue": "orders", "target": "orders", "target_exists": True, "send": 2, "skip": 0}
+    assert [queue] == shown.json["queues"]
     assert ["dl_0001", "dl_0002"] == shown.json["letters"]
     assert {ReviewState.PENDING} == set((await states(shop)).values())
 
@@ -244,6 +245,39 @@ async def test_what_is_not_sent_makes_the_exit_code_one(cli: Cli, shop: Redrive)
     assert 1 == shown.code
     assert (1, 1, ["dl_nobody"]) == (shown.json["job"]["sent"], shown.json["job"]["skipped"], shown.json["missing"])
     assert "--force" in shown.json["skipped"][0]["why"]
+
+
+async def test_what_is_refused_is_counted_by_reason_and_can_be_told_to_go(cli: Cli, shop: Redrive) -> None:
+    now = shop.clock.now()
+    await shop.backend.letters.put(
+        [
+            letter("dl_old", died_at=now - 8 * 86_400_000, message=message("m-old")),
+            letter("dl_first", died_at=now - 2, message=message("m-1", key="k")),
+            letter("dl_second", died_at=now - 1, message=message("m-2", key="k")),
+        ]
+    )
+
+    tried = cli("dlq", "redrive", "dl_old", "dl_second", "--dry-run", *APP)
+    sent = cli("dlq", "redrive", "dl_old", "dl_second", "--even-if", "dedup-expired", "--yes", *APP, "--json")
+    shown = cli("dlq", "jobs", sent.json["job"]["id"], *APP)
+    rest = cli("dlq", "redrive", "dl_second", "--even-if", "out-of-order", "--yes", *APP, "--json")
+
+    assert "Skipped by reason: 1 dedup-expired, 1 out-of-order." in tried.err
+    assert "--even-if dedup-expired" in tried.err
+    assert (1, 1, {"out-of-order": 1}) == (sent.code, sent.json["job"]["sent"], sent.json["refusals"])
+    assert [("dl_second", "out-of-order")] == [(each["id"], each["code"]) for each in sent.json["skipped"]]
+    assert "dl_first" in sent.json["skipped"][0]["why"]
+    assert "Skipped by reason: 1 out-of-order." in shown.err
+    assert (0, 1, {}) == (rest.code, rest.json["job"]["sent"], rest.json["refusals"])
+
+
+async def test_a_dry_run_says_that_the_target_is_not_there(cli: Cli, shop: Redrive) -> None:
+    await put(shop, 1)
+
+    shown = cli("dlq", "redrive", "orders", "--to", "gone", "--dry-run", *APP)
+
+    assert 1 == shown.code
+    assert 'There is no queue "gone"' in shown.err
 
 
 async def test_nothing_to_send_is_said_and_is_no_error(cli: Cli, shop: Redrive) -> None:

@@ -12,7 +12,7 @@ from redrive.core.access import Role
 from redrive.core.redrive import JobState
 from redrive.runtime.app import Redrive
 from redrive.testing.clock import FakeClock
-from redrive.testing.samples import QUEUE
+from redrive.testing.samples import QUEUE, message
 from redrive.web.admin import AdminApi, Guard
 from redrive.web.admin.keys import KEPT_MS, MAX_KEYS
 from redrive.web.admin.streams import HEARTBEAT_MS, MAX_STREAMS
@@ -60,6 +60,24 @@ async def test_a_job_is_planned_accepted_carried_out_and_told(api: Api, app: Red
     assert None is rest["after"]
     assert 3 == len(await waiting(app))
     assert "request_key" not in json.dumps(job)
+
+
+async def test_what_is_refused_has_a_code_and_is_counted(api: Api, app: Redrive, clock: FakeClock) -> None:
+    await put_letters(app, 2, message=message("m", key="k"))
+    ask = {"selection": {"ids": ["dl_0002"]}}
+    told = {**ask, "options": {"even_if": ["out-of-order"], "target_queue": "gone"}}
+
+    plan = (await api.post(f"{JOBS}/plan", ask, role=Role.VIEWER)).json()
+    elsewhere = (await api.post(f"{JOBS}/plan", told, role=Role.VIEWER)).json()
+    answer = await api.post(JOBS, ask)
+    job = await ended(api, answer.json()["job"]["id"], clock)
+    items = (await api.get(f"{answer.headers['location']}/items")).json()["items"]
+    odd = await api.post(JOBS, {**ask, "options": {"even_if": ["gone"]}})
+
+    assert {"out-of-order": 1} == plan["refusals"] == job["refusals"]
+    assert ["out-of-order"] == [each["code"] for each in plan["skipped"]] == [each["code"] for each in items]
+    assert (1, False) == (elsewhere["send"], elsewhere["queues"][0]["target_exists"])
+    assert 422 == odd.status_code
 
 
 async def test_a_double_click_makes_one_job(api: Api, app: Redrive, clock: FakeClock) -> None:

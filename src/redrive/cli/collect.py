@@ -11,6 +11,8 @@ from redrive.cli.output import note, plural, print_json, say, table
 from redrive.cli.prompts import Bar
 
 if TYPE_CHECKING:
+    from collections import Counter
+
     from redrive.core.letters.letter import Letter
     from redrive.runtime.collector import Collected
     from redrive.service import Service
@@ -20,7 +22,9 @@ SHOWN = 20
 
 @spread
 def collect(
-    queue: Annotated[str, typer.Argument(metavar="QUEUE", help="A dead-letter queue of the broker.")],
+    queue: Annotated[
+        str, typer.Argument(metavar="QUEUE", help="A dead-letter queue of the broker; on Redis, the queue itself.")
+    ],
     *,
     limit: Annotated[
         int | None,
@@ -44,16 +48,20 @@ def collect(
     """Take what lies in a broker's own dead-letter queue into the store: to be searched, grouped and redriven there.
 
     Whoever made them: what RabbitMQ itself, redrive, NServiceBus, MassTransit, Spring and others wrote of the death is
-    read. Each message is stored before it is acknowledged; killed in between, it is the same letter the next time.
+    read. On Redis it takes what has failed in a BullMQ queue. Each message is stored before it is acknowledged; killed
+    in between, it is the same letter the next time.
 
     \b
       redrive dlq collect orders.dlq --broker amqp://user@host/vhost --dry-run
       redrive dlq collect orders.dlq --broker amqp://user@host/vhost
+      redrive dlq collect orders --broker redis://host/0
       redrive dlq groups --broker amqp://user@host/vhost
     """
     if dry_run:
-        found = where.run(lambda service: service.collectable(queue, limit=SHOWN, as_queue=as_queue), may_create=True)
-        _show_dry(found, is_json=where.is_json)
+        found, left = where.run(
+            lambda service: service.collectable(queue, limit=SHOWN, as_queue=as_queue), may_create=True
+        )
+        _show_dry(found, left, is_json=where.is_json)
         return
 
     async def work(service: Service) -> Collected:
@@ -69,11 +77,11 @@ def collect(
     _show(where.run(work, may_create=True), is_json=where.is_json)
 
 
-def _show_dry(letters: tuple[Letter, ...], *, is_json: bool) -> None:
+def _show_dry(letters: tuple[Letter, ...], left: Counter[str], *, is_json: bool) -> None:
     if is_json:
         from redrive.views import found_document
 
-        print_json(found_document(letters))
+        print_json(found_document(letters, left))
         return
     table(
         ("message", "from", "reason", "why", "attempts", "group"),
@@ -84,7 +92,8 @@ def _show_dry(letters: tuple[Letter, ...], *, is_json: bool) -> None:
         right=("attempts",),
         spare=("why",),
     )
-    note("Nothing was taken." if letters else "The queue is empty.")
+    _show_left(left)
+    note("Nothing was taken." if letters else "There is nothing to take.")
 
 
 def _show(done: Collected, *, is_json: bool) -> None:
@@ -94,6 +103,12 @@ def _show(done: Collected, *, is_json: bool) -> None:
         print_json(collected_document(done))
         return
     say(f"{plural(done.taken, 'message')} taken, {plural(done.new, 'letter')} new in the store.")
+    _show_left(done.left)
     if done.by_queue:
         table(("came from", "letters"), done.by_queue.most_common(SHOWN), right=("letters",))
         note(f"{plural(len(done.by_group), 'problem')}. See: redrive dlq groups")
+
+
+def _show_left(left: Counter[str]) -> None:
+    for why, count in left.most_common():
+        note(f"{plural(count, 'message')} left alone: {why}")

@@ -11,6 +11,7 @@ import time
 from collections.abc import Awaitable, Callable
 from dataclasses import MISSING, dataclass, fields, is_dataclass
 from datetime import timedelta
+from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Final, TypeVar, get_type_hints
 
@@ -158,6 +159,13 @@ class Change:
         )
 
 
+class EvenIf(StrEnum):
+    """Refusals that a person may waive."""
+
+    DEDUP_EXPIRED = "dedup-expired"
+    OUT_OF_ORDER = "out-of-order"
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sending:
     """How letters are sent back."""
@@ -201,6 +209,14 @@ class Sending:
     force: Annotated[
         bool, typer.Option("--force", help="Also what was redriven three times already, and what is replayed.")
     ] = False
+    even_if: Annotated[
+        list[EvenIf] | None,
+        typer.Option(
+            "--even-if",
+            help="Also what is refused for this: its consumer has forgotten the key; an earlier letter of it is open.",
+            show_default=False,
+        ),
+    ] = None
     request_key: Annotated[
         str | None,
         typer.Option(
@@ -217,6 +233,7 @@ class Sending:
     def options(self, limit: int | None) -> JobOptions:
         """The options of the job."""
         from redrive.core.redrive import JobOptions
+        from redrive.core.refusals import WAIVABLE
 
         return JobOptions(
             limit=limit,
@@ -225,6 +242,7 @@ class Sending:
             keep_ttl=self.keep_ttl,
             target_queue=self.to,
             force=self.force,
+            even_if=tuple(each for each in WAIVABLE if each in (self.even_if or ())),
             canary=self.canary,
             edit=None if self.edit is None else _text_of(self.edit),
             canary_watch_ms=(o.parse_duration(self.canary_watch, "--canary-watch") or timedelta())

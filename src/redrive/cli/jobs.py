@@ -130,7 +130,8 @@ def _finish_redrive(result: JobView | Plan, *, dry_run: bool, is_json: bool) -> 
         print_json(plan_document(result))
     else:
         _print_plan(result)
-    if result.missing or (not dry_run and result.skip):
+    is_nowhere = any(queue.send and not queue.target_exists for queue in result.queues)
+    if result.missing or is_nowhere or (not dry_run and result.skip):
         raise typer.Exit(1)
 
 
@@ -150,6 +151,11 @@ def _print_plan(plan: Plan) -> None:
             [(queue.queue, queue.target, queue.send, queue.skip) for queue in plan.queues],
             right=("would send", "would skip"),
         )
+    for target in dict.fromkeys(queue.target for queue in plan.queues if not queue.target_exists):
+        note(
+            f'There is no queue "{safe(target)}": nothing can be sent there. Start its consumer or publish to it once, '
+            "or name another with --to."
+        )
     if plan.takes_ms is not None:
         note(f"It would take about {span(plan.takes_ms)}.")
     for edited in plan.edits:
@@ -157,6 +163,7 @@ def _print_plan(plan: Plan) -> None:
         for line in edited.diff:
             say(f"  {safe(line)}")
     _print_skips([(skip.letter_id, skip.why) for skip in plan.skipped], plan.skip, plan.missing)
+    _print_refusals(plan.refusals)
     note("Nothing was changed.")
 
 
@@ -167,6 +174,11 @@ def _print_skips(skips: list[tuple[str, str]], count: int, missing: tuple[str, .
         note(f"… and {count - SKIPS_SHOWN} more are skipped.")
     for letter_id in missing:
         note(f"{letter_id} does not exist.")
+
+
+def _print_refusals(refusals: dict[str, int]) -> None:
+    if refusals:
+        note(f"Skipped by reason: {', '.join(f'{count} {code}' for code, count in refusals.items())}.")
 
 
 def _show_job(view: JobView, document: dict[str, object], *, is_json: bool) -> None:
@@ -182,6 +194,7 @@ def _show_job(view: JobView, document: dict[str, object], *, is_json: bool) -> N
     if job.state in ("failed", "aborted", "paused"):
         note(f"{counts.pending} not sent. Go on: redrive dlq resume {job.id}")
     _print_skips([(skip.letter_id, skip.why) for skip in view.skipped], counts.skipped, view.missing)
+    _print_refusals(view.refusals)
     if view.outcomes.sent:
         outcomes = view.outcomes
         late = f", {view.unknown} without an answer" if view.unknown else ""

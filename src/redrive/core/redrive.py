@@ -21,6 +21,7 @@ from typing import Final, Protocol
 
 from redrive.core.letters.letter import ReviewState
 from redrive.core.letters.selection import OPEN_STATES, Selection
+from redrive.core.refusals import RefusalCode
 from redrive.core.units import Millis, UnixMs
 from redrive.errors import LeaseLostError
 
@@ -76,7 +77,7 @@ class ItemState(StrEnum):
     PENDING = "pending"
     SENT = "sent"
     SKIPPED = "skipped"
-    """Not sent, and why is on the item: closed, over the redrive maximum, held by another job."""
+    """Not sent, and why is on the item (core/refusals.py)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -85,7 +86,8 @@ class JobOptions:
     `keep_attempts`: continue the old count instead of starting at 1. `target_queue`: None is where it came from.
     `keep_ttl`: keep the message's expiry (default: a redriven copy does not expire by its old deadline). `canary`: so
     many letters go first and are watched for `canary_watch_ms` (core/letters/canary.py); None: all go at once. `edit`:
-    a JSON Patch, as text, that changes the body of each copy; the letter keeps the original.
+    a JSON Patch, as text, that changes the body of each copy; the letter keeps the original. `even_if`: what a person
+    has said to send all the same (core/refusals.py, `WAIVABLE`).
     """
 
     limit: int | None = None
@@ -98,6 +100,7 @@ class JobOptions:
     canary: int | None = None
     canary_watch_ms: Millis = 60_000
     edit: str | None = None
+    even_if: tuple[RefusalCode, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

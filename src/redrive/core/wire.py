@@ -23,6 +23,7 @@ from redrive.core.letters.letter import Attempt, AttemptOutcome, Letter, ReviewS
 from redrive.core.letters.selection import Selection
 from redrive.core.message import NO_HEADERS, NO_PROPERTIES, Headers, HeaderValue, Message, Properties
 from redrive.core.redrive import JobOptions
+from redrive.core.refusals import RefusalCode
 from redrive.core.settlement import Reason
 from redrive.errors import InvalidMessageError, SchemaTooNewError
 
@@ -334,13 +335,17 @@ def selection_from_document(document: Mapping[str, Any]) -> Selection:
 
 def options_document(options: JobOptions) -> Document:
     """All options of a redrive job."""
-    return {name: getattr(options, name) for name in _OPTION_NAMES}
+    return {
+        **{name: getattr(options, name) for name in _OPTION_NAMES},
+        "even_if": [str(each) for each in options.even_if],
+    }
 
 
 def options_from_document(document: Mapping[str, Any]) -> JobOptions:
     """The options of this document. Raises as `message_from_document`."""
     with _Reading("job options", document):
-        return JobOptions(**_known(document, _OPTION_NAMES))
+        even_if = tuple(RefusalCode(each) for each in document.get("even_if", ()))
+        return JobOptions(**{**_known(document, _OPTION_NAMES), "even_if": even_if})
 
 
 class _Reading:

@@ -22,7 +22,7 @@ from redrive.core.policy.fair import Fair
 from redrive.core.policy.flow import Rate
 from redrive.core.policy.retry import Retry
 from redrive.core.policy.standing import Standing
-from redrive.core.ports import Broker, ClaimStore, Clock, GroupStore, JobStore, LetterStore
+from redrive.core.ports import Broker, ClaimStore, Clock, FailedJobs, GroupStore, JobStore, LetterStore
 from redrive.core.topology.entry import dead_letter_outgoing
 from redrive.core.topology.model import EMPTY, Topology
 from redrive.errors import ConfigurationError, MissingExtraError, UnsupportedError
@@ -282,6 +282,7 @@ def _redis(wanted: _Wanted) -> Backend:
         claims=claims,
         controls=RedisControlStore(wanted.url, clock=wanted.clock),
         standings=lambda queue, limit: broker.standings(queue, limit=limit),
+        failed=broker.failed,
     )
 
 
@@ -311,6 +312,7 @@ def _with_store_beside(
     controls: ControlStore,
     standings: Callable[[str, int], Awaitable[Sequence[Standing]]] | None = None,
     entry_of: EntryOf | None = None,
+    failed: FailedJobs | None = None,
 ) -> Backend:
     """A broker without a store for letters and jobs: those lie in the store. `entry_of`: as `OrderedLedger` has it."""
     from redrive.runtime.ledger import OrderedLedger  # noqa: PLC0415 - loaded only where used
@@ -338,6 +340,7 @@ def _with_store_beside(
         controls=controls,
         standings=standings,
         local_store=store.path,
+        failed=failed,
     )
 
 

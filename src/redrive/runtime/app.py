@@ -56,7 +56,9 @@ class Redrive:
     `amqp://user@host/vhost` or `memory://`; None takes the setting `broker`. `topology`: the exchanges and queues a
     broker that has them declares when the app is opened, and how its queues retry; a consumer queue it says nothing
     about gets the safe default. `version`: of your app, kept with each dead letter. `auto_redrive`: which letters
-    workers send back by themselves. `settings` replaces what the environment and `redrive.toml` say; a mapping of
+    workers send back by themselves. `collect`: dead-letter queues of others (on Redis, queues whose jobs others fail)
+    that workers drain into the store; as a mapping, each with the queue its messages came from, or None where they say
+    it. `settings` replaces what the environment and `redrive.toml` say; a mapping of
     settings is laid over them. Raises `ConfigurationError` for a setting nobody knows.
 
     >>> app = Redrive("orders", broker="memory://")
@@ -73,6 +75,7 @@ class Redrive:
         *,
         version: str | None = None,
         auto_redrive: Sequence[AutoRedrive] = (),
+        collect: Sequence[str] | Mapping[str, str | None] = (),
         topology: Topology | None = None,
         settings: Settings | Mapping[str, Any] | None = None,
         clock: Clock | None = None,
@@ -84,6 +87,7 @@ class Redrive:
         self.settings = _settings(settings, broker)
         self.version = version or self.settings.version or None
         self.auto_redrive = tuple(auto_redrive)
+        self.collect = _collected(collect)
         self.clock: Clock = SystemClock() if clock is None else clock
         self.events = Events()
         self._consumers: dict[str, Consumer] = {}
@@ -405,6 +409,16 @@ def _settings(settings: Settings | Mapping[str, Any] | None, broker: str | None)
     if not isinstance(settings, Settings):
         return load_settings({**(settings or {}), "broker": broker})
     return settings if broker is None else dataclasses.replace(settings, broker=broker)
+
+
+def _collected(given: Sequence[str] | Mapping[str, str | None]) -> dict[str, str | None]:
+    if isinstance(given, str):
+        raise ConfigurationError(f'collect is "{given}": it must be a list of queues.', hint=f'Write ["{given}"].')
+    queues: dict[str, str | None] = dict(given) if isinstance(given, Mapping) else dict.fromkeys(given)
+    for queue in queues:
+        if not queue.strip():
+            raise ConfigurationError("collect holds a queue without a name.")
+    return queues
 
 
 def _payload_and_arguments(item: Any) -> tuple[Any, Mapping[str, Any]]:

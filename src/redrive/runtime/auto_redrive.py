@@ -7,18 +7,20 @@ one makes it. Killed before the job is stored: nothing happened. After: it waits
 from __future__ import annotations
 
 import secrets
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Final
 
 from redrive.core.letters.groups import Group
 from redrive.core.letters.selection import Selection
 from redrive.core.policy.auto_redrive import MAX_LETTERS, AutoRedrive
-from redrive.core.ports import Clock
+from redrive.core.ports import Clock, LetterSummary
 from redrive.core.redrive import Job
 from redrive.runtime.backend import Backend
+from redrive.runtime.consumer import Consumer
 from redrive.runtime.events import Events
-from redrive.runtime.redriver import tell_job
+from redrive.runtime.redriver import NO_CONSUMERS, tell_job
+from redrive.runtime.refusals import Refusals, asked
 
 PAGE: Final = 500
 MAX_PAGES: Final = 20
@@ -29,8 +31,17 @@ ACTOR: Final = "redrive (policy)"
 class AutoRedriver:
     """The policies of one app."""
 
-    def __init__(self, backend: Backend, clock: Clock, events: Events, *, policies: Sequence[AutoRedrive]) -> None:
+    def __init__(
+        self,
+        backend: Backend,
+        clock: Clock,
+        events: Events,
+        *,
+        policies: Sequence[AutoRedrive],
+        consumers: Mapping[str, Consumer] = NO_CONSUMERS,
+    ) -> None:
         self._backend = backend
+        self._consumers = consumers
         self._clock = clock
         self._events = events
         self._policies = policies
@@ -44,16 +55,21 @@ class AutoRedriver:
 
     async def _letters(self, policy: AutoRedrive) -> tuple[str, ...]:
         found: list[str] = []
+        # What a job would refuse makes none, or there would be another one in each slot of time.
+        refusals = Refusals(self._backend, self._clock, self._consumers)
         groups: dict[str, Group | None] = {}
         cursor = None
         for _ in range(MAX_PAGES):
             page = await self._backend.letters.find(policy.selection(self._clock.now()), limit=PAGE, cursor=cursor)
+            taken: list[LetterSummary] = []
             for letter in page.letters:
                 if letter.fingerprint not in groups:
                     known = await self._backend.groups.group(letter.fingerprint)
                     groups[letter.fingerprint] = None if known is None else known[0]
                 if policy.takes(letter, groups[letter.fingerprint]):
-                    found.append(letter.id)
+                    taken.append(letter)
+            whys = await refusals.of_plan([asked(letter) for letter in taken], policy.options())
+            found += [letter.id for letter, why in zip(taken, whys, strict=True) if why is None]
             cursor = page.cursor
             if cursor is None or len(found) >= MAX_LETTERS:
                 break

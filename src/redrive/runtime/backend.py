@@ -9,7 +9,7 @@ from pathlib import Path
 from redrive.core.letters.letter import Letter
 from redrive.core.policy.control import ControlStore
 from redrive.core.policy.standing import Standing
-from redrive.core.ports import Broker, ClaimStore, Features, GroupStore, JobStore, Ledger, LetterStore
+from redrive.core.ports import Broker, ClaimStore, FailedJobs, Features, GroupStore, JobStore, Ledger, LetterStore
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -33,7 +33,8 @@ class Backend:
     broker's own dead-letter queues; None where the letter is all there is. `controls`: what people change of queues
     while workers run; None where nothing can be. `standings`: of a fair queue, so many tenants, the longest backlog
     first; None where the broker does not know them. `local_store`: the file of this host that
-    keeps claims and letters beside a broker other hosts use too.
+    keeps claims and letters beside a broker other hosts use too. `failed`: jobs that its other workers gave up, each
+    under its queue; None where dead letters lie in queues of their own.
     """
 
     url: str
@@ -49,6 +50,7 @@ class Backend:
     controls: ControlStore | None = None
     standings: Callable[[str, int], Awaitable[Sequence[Standing]]] | None = None
     local_store: str | None = None
+    failed: FailedJobs | None = None
 
     @property
     def features(self) -> Features:

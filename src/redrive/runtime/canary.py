@@ -4,6 +4,9 @@
 each stratum went, and whether the canary is over stand in the job (`Job.progress`), written before anything of it is
 sent and after each batch. Killed between a batch and that: the next runner counts a batch less as sent, which makes it
 a little more careful, never less.
+
+A canary that has stopped the job is over with it: whoever resumes the job chooses another one among the letters that
+are left, and what was sent before that says nothing of it.
 """
 
 from __future__ import annotations
@@ -25,10 +28,11 @@ from redrive.core.letters.canary import (
 )
 from redrive.core.letters.letter import ReviewState
 from redrive.core.letters.selection import OPEN_STATES, Selection
-from redrive.core.message import HEADER_REDRIVEN_BATCH
+from redrive.core.message import HEADER_REDRIVEN_AT, HEADER_REDRIVEN_BATCH, Headers
 from redrive.core.ports import LetterSummary
 from redrive.core.redrive import Item, ItemState, Job
-from redrive.core.units import Millis, UnixMs
+from redrive.core.units import Millis, UnixMs, parse_instant
+from redrive.errors import ConfigurationError
 from redrive.runtime.backend import Backend
 
 PAGE = 500
@@ -57,16 +61,19 @@ class Canary:
 
     @property
     def is_chosen(self) -> bool:
-        """Whether the job says already who goes first."""
-        return self._progress is not None
+        """Whether the job says already who goes first. Not where that one has stopped the job, which now goes on."""
+        return self._progress is not None and not self._progress.is_stopped
 
     @property
     def is_over(self) -> bool:
         """Whether the rest may go."""
         return self._progress is not None and self._progress.is_over
 
-    async def choose(self) -> str:
-        """Look at every letter of the job once and choose; the job's `progress`, to be stored before any is sent."""
+    async def choose(self, *, now: UnixMs) -> str:
+        """Look at every letter of the job once and choose; the job's `progress`, to be stored before any is sent.
+
+        Killed before it is stored: nothing of it was sent, and the next runner chooses anew.
+        """
         count = self._job.options.canary
         assert count is not None, "only a job with a canary has one"
         choice = Choice(self._job.id, count)
@@ -81,7 +88,8 @@ class Canary:
         chosen = await self._at(sorted(choice.chosen()))
         first = await self._firsts(list(chosen.values()))
         positions = tuple(position for position, item in chosen.items() if item.letter_id in first)
-        self._progress = Progress(positions=positions, sizes=choice.sizes, sent={})
+        since = 0 if self._progress is None else now
+        self._progress = Progress(positions=positions, sizes=choice.sizes, sent={}, since=since)
         return progress_json(self._progress)
 
     async def waiting(self, limit: int) -> list[Item]:
@@ -103,6 +111,11 @@ class Canary:
         assert self._progress is not None
         self._progress = replace(self._progress, is_over=True)
         return progress_json(self._progress)
+
+    def stopped(self) -> str:
+        """The job stops; its `progress`, to be stored with that."""
+        assert self._progress is not None
+        return progress_json(replace(self._progress, is_stopped=True))
 
     async def look(self, *, is_over: bool) -> tuple[Verdict, int, int]:
         """(what to do, canary letters whose fate is known, canary letters sent). `is_over`: no more will be known."""
@@ -155,7 +168,8 @@ class Canary:
 
     async def _look_for_returns(self) -> None:
         """Letters that died since the job was made and that are copies it sent."""
-        since = max(self._job.created_at, self._newest - OVERLAP_MS)
+        assert self._progress is not None
+        since = max(self._job.created_at, self._progress.since - OVERLAP_MS, self._newest - OVERLAP_MS)
         self._looked_at = {letter_id: at for letter_id, at in self._looked_at.items() if at >= since}
         cursor = None
         for _ in range(MAX_PAGES):
@@ -172,12 +186,19 @@ class Canary:
 
     async def _count(self, letter_id: str, previous: str) -> None:
         found = await self._backend.letters.get(letter_id)
-        if found is None or found[0].message.headers.get(HEADER_REDRIVEN_BATCH) != self._job.id:
+        if found is None or not self._is_ours(found[0].message.headers):
             return
         before = (await self._summaries([previous])).get(previous)
         if before is not None:
             self._returned.add(previous)
             self._failed[self._stratum(_name(before))] += 1
+
+    def _is_ours(self, headers: Headers) -> bool:
+        """Whether this job sent it, and not before its canary was chosen."""
+        assert self._progress is not None
+        return headers.get(HEADER_REDRIVEN_BATCH) == self._job.id and (
+            self._progress.since == 0 or _sent_at(headers) >= self._progress.since
+        )
 
     async def _summaries(self, ids: Sequence[str]) -> dict[str, LetterSummary]:
         found: dict[str, LetterSummary] = {}
@@ -206,3 +227,11 @@ class Canary:
 
 def _name(letter: LetterSummary) -> StratumName:
     return letter.fingerprint, letter.tenant or ""
+
+
+def _sent_at(headers: Headers) -> UnixMs:
+    try:
+        return parse_instant(str(headers.get(HEADER_REDRIVEN_AT)))
+    except ConfigurationError:
+        # Somebody has written over it: rather as sent before.
+        return 0

@@ -7,11 +7,14 @@ Each batch: take, make letters, store them, then acknowledge. Killed right there
 - after the acknowledgement: the letter is all there is.
 
 What stays the same however often a message is handed over makes its id (core/letters/foreign.py), so that nothing is
-stored twice. Messages that are alike in everything, an id they do not have included, are told apart as long as none of
-them was handed over before: each gets a number. After a crash one that is handed over again is the one that is stored;
-of more like it in hand, each is stored again: rather twice than not at all. Weak spot: of two such messages, one stored
-and acknowledged, the other alone in hand at a crash and not stored yet, the second is taken for the first. They differ
-in nothing.
+stored twice. Messages that are alike in everything, an id they do not have included, each get a number. Of those, which
+one is handed over once more, and which one for the first time? A broker says of a message only that somebody had it
+before, also where that was a buffer. So the collector counts what it has stored and certainly not acknowledged: as many
+of them are known when they come again. What was acknowledged as a connection was lost, or stored by one that was
+killed, nobody can count. Then, until the queue is empty (`is_after_loss`), the first that is handed over again is the
+one that is stored; of more like it, each is stored again: rather twice than not at all. Weak spot: of two such
+messages, one stored and acknowledged, the other alone in hand at a loss and not stored yet, the second is taken for the
+first. They differ in nothing.
 
 A store that is away: the batch is given back, and the collector tries again with growing pauses.
 """
@@ -22,7 +25,7 @@ import asyncio
 import contextlib
 import secrets
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Coroutine, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Final, TypeAlias
 
@@ -51,11 +54,12 @@ GIVEN_BACK: Final = Reason(code="NOT_STORED", text="the collector could not stor
 @dataclass(slots=True)
 class Collected:
     """What a collector has done: messages taken, letters that were new, and the new ones by where they came from and
-    by problem (fingerprint).
+    by problem (fingerprint). `left`: what its last look left where it lies, by why.
     """
 
     taken: int = 0
     new: int = 0
+    left: Counter[str] = field(default_factory=Counter)
     by_queue: Counter[str] = field(default_factory=Counter)
     by_group: Counter[str] = field(default_factory=Counter)
 
@@ -64,7 +68,9 @@ OnCollected: TypeAlias = Callable[[Collected], None]
 
 
 class Collector:
-    """Drains dead-letter queues of one backend. `as_queue`: where messages came from that do not say it."""
+    """Drains a dead-letter queue of one backend, as the only one there (`collecting.Turn` sees to that). `as_queue`:
+    where messages came from that do not say it.
+    """
 
     def __init__(
         self,
@@ -84,27 +90,47 @@ class Collector:
         self._worker = worker
         self._as_queue = as_queue
         self._ttl_ms = ttl_ms
-        # Of messages handed over again: what was stored before. No more than were in hand at a crash.
+        self.is_after_loss = False
+        """Whether there may be something in the queue that is stored and nobody counted: the collector before this one
+        was killed, or a connection was lost.
+        """
+        # Of messages handed over again: what was stored before. No more than were in hand at a loss.
         self._met: set[str] = set()
+        self._unsettled: Counter[str] = Counter()
+
+    @property
+    def is_clean(self) -> bool:
+        """Whether all that was stored is acknowledged."""
+        return not self._unsettled and not self.is_after_loss
 
     async def run(
-        self, queue: str, *, once: bool, limit: int | None = None, on_collected: OnCollected | None = None
+        self,
+        queue: str,
+        *,
+        once: bool,
+        limit: int | None = None,
+        on_collected: OnCollected | None = None,
+        done: Collected | None = None,
     ) -> Collected:
         """Until the queue is empty (`once`), `limit` messages were taken, or it is cancelled: what is in hand then is
-        given back. Raises `NotFoundError` where there is no such queue; `once`, also `BrokerUnavailableError`.
+        given back. `done`: what came before, added to.
+        Raises `NotFoundError` where there is no such queue; `once`, also `BrokerUnavailableError`.
         """
-        await self._refuse_unknown(queue)
-        done = Collected()
+        await refuse_unknown(self._backend, queue)
+        done = Collected() if done is None else done
         pause_ms = PAUSE_INITIAL_MS
         while limit is None or done.taken < limit:
             size = BATCH if limit is None else min(BATCH, limit - done.taken)
             try:
                 taken = await self._take(queue, size)
+                if not taken:
+                    self.is_after_loss = False
                 if not taken and once:
                     break
-                await self._keep(queue, taken, done)
+                await whole(self._keep(queue, taken, done))
                 pause_ms = PAUSE_INITIAL_MS
             except BrokerUnavailableError:
+                self._lose()
                 if once:
                     raise
                 await self._clock.sleep(pause_ms)
@@ -113,10 +139,9 @@ class Collector:
                 on_collected(done)
         return done
 
-    async def _refuse_unknown(self, queue: str) -> None:
-        found = {depth.queue for depth in await self._backend.broker.depths([queue])}
-        if queue not in found:
-            raise NotFoundError(f'There is no queue "{queue}". Nothing was taken.', hint="See: redrive queues list")
+    def _lose(self) -> None:
+        self.is_after_loss = True
+        self._met.clear()
 
     async def _take(self, queue: str, limit: int) -> list[Received]:
         return await self._backend.broker.receive(
@@ -129,11 +154,19 @@ class Collector:
         try:
             letters = [self._letter(queue, each) for each in taken]
             fresh = await self._fresh(queue, taken, letters)
+        except BaseException:
+            await self._give_back(taken)
+            raise
+        try:
             await self._backend.letters.put(fresh)
         except BaseException:
-            await asyncio.shield(self._give_back(taken))
+            # It may have stored them.
+            self._unsettled.update(letter.id for letter in letters)
+            await self._give_back(taken)
             raise
-        await self._backend.broker.settle([Settle(lease=each.lease, settlement=settlement.ACK) for each in taken])
+        ends = [Settle(lease=each.lease, settlement=settlement.ACK) for each in taken]
+        is_settled = await self._backend.broker.settle(ends)
+        self._unsettled.update(letter.id for letter, gone in zip(letters, is_settled, strict=True) if not gone)
         done.taken += len(taken)
         done.new += len(fresh)
         done.by_queue.update(letter.queue for letter in fresh)
@@ -155,20 +188,31 @@ class Collector:
         stored = await self._stored([letter.id for letter in letters])
         fresh: list[Letter] = []
         used: set[str] = set()
+        for name in {letter.id for letter in letters} - stored:
+            # A put that failed has stored nothing.
+            self._unsettled.pop(name, None)
         for received, letter in zip(taken, letters, strict=True):
             made = letter
             if letter.id in used or letter.id in stored:
-                if not _is_another(queue, received, letter):
-                    continue
-                if received.redelivered and letter.id not in used and letter.id not in self._met:
-                    # The one that was stored before a crash; others like it are more messages, not this one again.
-                    self._met.add(letter.id)
+                if self._was_stored(received, letter, used) or not _is_another(queue, received, letter):
                     continue
                 copy = secrets.randbits(COPY_BITS)
                 made = replace(letter, id=found_id(received.message, dead_letter_queue=queue, copy=copy))
             used.add(made.id)
             fresh.append(made)
         return fresh
+
+    def _was_stored(self, received: Received, letter: Letter, used: set[str]) -> bool:
+        """Whether this one, of messages that are alike in everything, is one that was stored before."""
+        if not received.redelivered:
+            return False
+        if self._unsettled[letter.id]:
+            self._unsettled -= Counter([letter.id])
+            return True
+        if self.is_after_loss and letter.id not in used and letter.id not in self._met:
+            self._met.add(letter.id)
+            return True
+        return False
 
     async def _stored(self, letter_ids: Sequence[str]) -> set[str]:
         ids = tuple(dict.fromkeys(letter_ids))
@@ -180,6 +224,23 @@ class Collector:
         back = settlement.Requeue(due_at=now, reason=GIVEN_BACK)
         with contextlib.suppress(RedriveError):
             await self._backend.broker.settle([Settle(lease=each.lease, settlement=back) for each in taken])
+
+
+async def whole(work: Coroutine[None, None, None]) -> None:
+    """Whoever is cancelled in here goes once it is done."""
+    task = asyncio.ensure_future(work)
+    try:
+        await asyncio.shield(task)
+    except asyncio.CancelledError:
+        with contextlib.suppress(RedriveError):
+            await task
+        raise
+
+
+async def refuse_unknown(backend: Backend, queue: str) -> None:
+    """Raises `NotFoundError` where the broker has no such queue."""
+    if queue not in {depth.queue for depth in await backend.broker.depths([queue])}:
+        raise NotFoundError(f'There is no queue "{queue}". Nothing was taken.', hint="See: redrive queues list")
 
 
 def _is_another(queue: str, received: Received, letter: Letter) -> bool:

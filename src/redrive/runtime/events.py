@@ -303,6 +303,42 @@ EVENTS: Final[Mapping[str, EventType]] = {
         text="Dead letters taken from a dead-letter queue of the broker into the store",
         fields={"queue": "dead-letter queue", "taken": "messages", "new": "letters that were not stored yet"},
     ),
+    "collector.started": EventType(
+        level=Level.INFO,
+        text="This worker collects from a queue from now on; one does at a time",
+        fields={"queue": "dead-letter queue, or the queue whose failed jobs are collected", "worker": "name"},
+    ),
+    "collector.stopped": EventType(
+        level=Level.INFO,
+        text="This worker no longer collects from a queue; another may",
+        fields={"queue": "the same", "worker": "name"},
+    ),
+    "collector.left": EventType(
+        level=Level.WARN,
+        text="Failed jobs are left where they lie",
+        fields={"queue": "queue", "reason": "why", "count": "jobs"},
+    ),
+    "collector.paused": EventType(
+        level=Level.ERROR,
+        text="Collecting paused: the broker or store is not available, or the queue is not there",
+        fields={
+            "queue": "dead-letter queue, or the queue whose failed jobs are collected",
+            "error_code": "code of the RedriveError",
+            "error_text": "text",
+            "delay_ms": "until the next try",
+        },
+    ),
+    "collector.still_paused": EventType(
+        level=Level.DEBUG,
+        text="Collecting is still paused",
+        fields={
+            "queue": "the same",
+            "error_code": "code of the RedriveError",
+            "error_text": "text",
+            "delay_ms": "until the next try",
+        },
+    ),
+    "collector.resumed": EventType(level=Level.INFO, text="Collecting resumed", fields={"queue": "the same"}),
     "letters.archived": EventType(
         level=Level.ERROR,
         text="More dead letters than allowed: the oldest were written into a file and removed",

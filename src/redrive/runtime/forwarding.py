@@ -101,7 +101,7 @@ class Forwarding:
         if found is None:
             return _Plan(forward=forward, letter=None, why=refusal(None, job.options, job_id=job.id))
         letter, audit = found
-        if forward.item.state is ItemState.SENT or _was_sent(job, letter, audit):
+        if forward.item.state is ItemState.SENT or was_sent(job, letter, audit):
             return _Plan(forward=forward, letter=letter, was_sent=True)
         return _Plan(forward=forward, letter=letter, why=refusal(letter, job.options, job_id=job.id))
 
@@ -192,7 +192,7 @@ class Forwarding:
             await self._claims.finish([ClaimEnd(ref=verdict.ref, state=ClaimState.FAILED)])
 
 
-def _was_sent(job: Job, letter: Letter, audit: Sequence[AuditEntry]) -> bool:
+def was_sent(job: Job, letter: Letter, audit: Sequence[AuditEntry]) -> bool:
     """Whether this job has sent the letter, was cut off before it recorded the item, and now comes by again: the
     audit trail says so, or the copy has been processed already.
     """

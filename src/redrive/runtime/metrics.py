@@ -142,6 +142,14 @@ METRICS: Final[Mapping[str, MetricType]] = {
         labels=("company",),
         is_read=True,
     ),
+    "letters_collected": MetricType(
+        kind="counter", text="Dead letters of others taken into the store.", labels=("queue",)
+    ),
+    "collector_paused": MetricType(
+        kind="gauge",
+        text="1 while the collector of a queue waits for the broker, the store or the queue.",
+        labels=("queue",),
+    ),
     "letters_redriven": MetricType(kind="counter", text="Dead letters sent back."),
     "letters_archived": MetricType(
         kind="counter", text="Dead letters over the maximum, written into the archive and removed."
@@ -318,6 +326,9 @@ class Metrics:
             "breaker.changed": self._breaker,
             "consumer.paused": lambda fields: self._tally.put("consumer_paused", (self._queue(fields["queue"]),), 1),
             "consumer.resumed": lambda fields: self._tally.put("consumer_paused", (self._queue(fields["queue"]),), 0),
+            "collector.paused": lambda fields: self._tally.put("collector_paused", (self._queue(fields["queue"]),), 1),
+            "collector.resumed": lambda fields: self._tally.put("collector_paused", (self._queue(fields["queue"]),), 0),
+            "letters.collected": self._collected,
             "queue.paused": lambda fields: self._tally.put("queue_paused", (self._queue(fields["queue"]),), 1),
             "queue.resumed": lambda fields: self._tally.put("queue_paused", (self._queue(fields["queue"]),), 0),
             "process.exited": lambda _fields: self._tally.add("worker_processes_died"),
@@ -455,6 +466,9 @@ class Metrics:
         queue = self._queue(fields["queue"])
         self._end(queue, "lease_lost")
         self._tally.add("lease_lost", (queue,))
+
+    def _collected(self, fields: Mapping[str, Any]) -> None:
+        self._tally.add("letters_collected", (self._queue(fields["queue"]),), fields["new"])
 
     def _archived(self, fields: Mapping[str, Any]) -> None:
         self._tally.add("letters_archived", (), fields["count"])

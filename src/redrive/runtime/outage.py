@@ -31,9 +31,14 @@ def pause_backoff(settings: Settings) -> Backoff:
 
 
 class Outage:
-    """The outage of what these queues need, or its absence. Belongs to one event loop."""
+    """The outage of what these queues need, or its absence. `of`: whom the events name, a `consumer` or a `collector`.
+    Belongs to one event loop.
+    """
 
-    def __init__(self, queues: Sequence[str], settings: Settings, *, clock: Clock, events: Events) -> None:
+    def __init__(
+        self, queues: Sequence[str], settings: Settings, *, clock: Clock, events: Events, of: str = "consumer"
+    ) -> None:
+        self._of = of
         self._queues = tuple(queues)
         self._backoff = pause_backoff(settings)
         self._clock = clock
@@ -47,7 +52,7 @@ class Outage:
 
     def failed(self, error: Exception) -> Millis:
         """It is away; how long to wait before the next try."""
-        name = "consumer.still_paused" if self.is_on else "consumer.paused"
+        name = f"{self._of}.still_paused" if self.is_on else f"{self._of}.paused"
         self._streak = streak.failed(self._streak, now=self._clock.monotonic_ms())
         delay = self._backoff.delay_ms(self._streak.failures, random.random())  # noqa: S311 - jitter
         for queue in self._queues:
@@ -65,4 +70,4 @@ class Outage:
         if self.is_on:
             self._streak = streak.succeeded(self._streak, now=self._clock.monotonic_ms())
             for queue in self._queues:
-                self._events.emit("consumer.resumed", queue=queue)
+                self._events.emit(f"{self._of}.resumed", queue=queue)

@@ -3,7 +3,8 @@
 Authoritative are the job and its items in the store. A runner holds a job by a lease with a fencing token and may be
 killed at any point:
 
-- while staging: the chunk is one commit, the next runner stages on from `staged_to`;
+- while staging: the chunk is one commit, the next runner stages on from `staged_to`; what is refused of it
+  (refusals.py) is looked for after that, and again before it is sent;
 - while sending: on the embedded broker copy, item and letter move in one commit; elsewhere a copy may be sent again
   after a kill between the confirm and its record, under the same message id and redrive id, and has no second effect;
 - between batches: the lease ends, and whoever asks next (a worker's upkeep, `redrive dlq resume`) takes the job over.
@@ -18,8 +19,9 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from types import MappingProxyType
 from typing import Final, TypeAlias
 
 from redrive.core.json_patch import Patch, PatchRefused, parse_patch
@@ -27,7 +29,7 @@ from redrive.core.letters.canary import Verdict
 from redrive.core.letters.letter import Letter
 from redrive.core.letters.redriven import redriven_message
 from redrive.core.letters.selection import Selection
-from redrive.core.ports import Clock, Forward, Outgoing
+from redrive.core.ports import AuditEntry, Clock, Forward, Outgoing
 from redrive.core.redrive import (
     JOB_TRANSITIONS,
     Item,
@@ -44,7 +46,10 @@ from redrive.core.units import Millis, UnixMs
 from redrive.errors import BrokerUnavailableError, LeaseLostError, QueueNotFoundError, RedriveError
 from redrive.runtime.backend import Backend
 from redrive.runtime.canary import KNOWN_PART, LOOK_MS, Canary
+from redrive.runtime.consumer import Consumer
 from redrive.runtime.events import Events
+from redrive.runtime.forwarding import was_sent
+from redrive.runtime.refusals import Asked, Refusals, asked
 
 STAGE_CHUNK: Final = 500
 SEND_BATCH: Final = 100
@@ -56,6 +61,7 @@ STORE_PAUSE_MS: Final[Millis] = 500
 RETURN_WINDOW_MS: Final[Millis] = 60_000
 MAX_RETURNS_LOOKED_AT: Final = 10_000
 PAGE: Final = 500
+NO_CONSUMERS: Final[Mapping[str, Consumer]] = MappingProxyType({})
 
 OnProgress: TypeAlias = Callable[[Job], None]
 
@@ -72,10 +78,13 @@ class Returned:
 class Redriver:
     """Runs jobs on one backend. Several may run on several hosts; a job belongs to one of them at a time."""
 
-    def __init__(self, backend: Backend, clock: Clock, events: Events) -> None:
+    def __init__(
+        self, backend: Backend, clock: Clock, events: Events, *, consumers: Mapping[str, Consumer] = NO_CONSUMERS
+    ) -> None:
         self._backend = backend
         self._clock = clock
         self._events = events
+        self._refusals = Refusals(backend, clock, consumers)
 
     async def run(self, job_id: str | None, *, owner: str, on_progress: OnProgress | None = None) -> Job | None:
         """Take over this job, or (None) the oldest that waits for a runner, and carry it to its end.
@@ -88,7 +97,9 @@ class Redriver:
         if job is None:
             return None
         tell_job(self._events, job, actor=job.actor)
-        run = _Run(self._backend, self._clock, self._events, on_progress=on_progress or _silent)
+        run = _Run(
+            self._backend, self._clock, self._events, refusals=self._refusals, on_progress=on_progress or _silent
+        )
         try:
             ended = await run.to_the_end(job)
         except asyncio.CancelledError:
@@ -136,20 +147,24 @@ def tell_job(events: Events, job: Job, *, actor: str) -> None:
 
 
 class CanaryStopped(Exception):
-    """The canary says that the job must not go on. `event`: what becomes of the job."""
+    """The canary says that the job must not go on. `event`: the job's. `progress`: what it keeps; None: as it is."""
 
-    def __init__(self, text: str, *, event: JobEvent) -> None:
+    def __init__(self, text: str, *, event: JobEvent, progress: str | None = None) -> None:
         super().__init__(text)
         self.event = event
+        self.progress = progress
 
 
 class _Run:
     """One runner's work on one job."""
 
-    def __init__(self, backend: Backend, clock: Clock, events: Events, *, on_progress: OnProgress) -> None:
+    def __init__(
+        self, backend: Backend, clock: Clock, events: Events, *, refusals: Refusals, on_progress: OnProgress
+    ) -> None:
         self._backend = backend
         self._clock = clock
         self._events = events
+        self._refusals = refusals
         self._on_progress = on_progress
         self._started_ms = clock.monotonic_ms()
         self._sent = 0
@@ -168,7 +183,7 @@ class _Run:
             except QueueNotFoundError as error:
                 return await self._end(job, JobEvent.BREAK, error=str(error))
             except CanaryStopped as stop:
-                return await self._end(job, stop.event, error=str(stop))
+                return await self._end(job, stop.event, error=str(stop), progress=stop.progress)
             except LeaseLostError:
                 return await self._stored(job)
             except BrokerUnavailableError as error:
@@ -196,15 +211,33 @@ class _Run:
     async def _stage(self, job: Job) -> Job:
         await self._keep(job)
         staged = await self._backend.jobs.stage(job, limit=STAGE_CHUNK)
+        staged = await self._refuse_staged(staged, after=job.counts.selected - 1)
         self._failures = 0
         self._on_progress(staged)
         return staged
+
+    async def _refuse_staged(self, job: Job, *, after: int) -> Job:
+        """Skip what would be refused when its turn comes, so that it is known, and free, at once."""
+        items = await self._backend.jobs.items(job.id, state=ItemState.PENDING, limit=STAGE_CHUNK, after=after)
+        page = await self._backend.letters.find(
+            Selection(ids=tuple(item.letter_id for item in items)), limit=STAGE_CHUNK
+        )
+        by_id = {item.letter_id: item for item in items}
+        whys = await self._refusals.of_job([asked(letter) for letter in page.letters], job.options, job_id=job.id)
+        skipped = [
+            replace(by_id[letter.id], state=ItemState.SKIPPED, why=why)
+            for letter, why in zip(page.letters, whys, strict=True)
+            if why is not None
+        ]
+        if skipped and not await self._backend.jobs.record(job, skipped):
+            raise runner_lost(job)
+        return replace(job, counts=_moved(job.counts, sent=0, skipped=len(skipped)))
 
     async def _send_canary(self, job: Job) -> Job:
         """Send the letters that go first, and wait until enough of them are known. Raises `CanaryStopped`."""
         self._canary = canary = Canary(self._backend, job)
         if not canary.is_chosen:
-            job = await self._note(job, await canary.choose())
+            job = await self._note(job, await canary.choose(now=self._clock.now()))
         while items := await canary.waiting(_batch_size(job)):
             await self._pace(job)
             job, ended = await self._send(job, items)
@@ -238,7 +271,7 @@ class _Run:
         self._looked_ms = self._elapsed_ms()
         verdict, known, sent = await canary.look(is_over=is_over)
         if verdict is Verdict.STOP:
-            raise CanaryStopped(canary.told(), event=JobEvent.ABORT)
+            raise CanaryStopped(canary.told(), event=JobEvent.ABORT, progress=canary.stopped())
         return known, sent
 
     async def _note(self, job: Job, progress: str) -> Job:
@@ -275,12 +308,15 @@ class _Run:
         """(the job with its counts, the items as they ended)."""
         now = self._clock.now()
         found = await asyncio.gather(*(self._backend.letters.get(item.letter_id) for item in items))
+        copies = [self._copy(job, None if kept is None else kept[0], now=now) for kept in found]
+        whys = await self._refusals.of_job(
+            [_asked(job, *each) for each in zip(found, copies, strict=True)], job.options, job_id=job.id
+        )
         batch: list[Forward] = []
         skipped: list[Item] = []
-        for item, kept in zip(items, found, strict=True):
-            copy = self._copy(job, None if kept is None else kept[0], now=now)
-            if isinstance(copy, str):
-                skipped.append(replace(item, state=ItemState.SKIPPED, why=copy))
+        for item, copy, why in zip(items, copies, whys, strict=True):
+            if isinstance(copy, str) or why is not None:
+                skipped.append(replace(item, state=ItemState.SKIPPED, why=why))
                 continue
             batch.append(
                 Forward(item=item, outgoing=copy, actor=job.actor, at=now, keep_attempts=job.options.keep_attempts)
@@ -309,12 +345,18 @@ class _Run:
             return f"the edit does not fit: {refused}"
         return Outgoing(queue=job.options.target_queue or letter.queue, message=message)
 
-    async def _end(self, job: Job, event: JobEvent, *, error: str | None = None) -> Job:
+    async def _end(self, job: Job, event: JobEvent, *, error: str | None = None, progress: str | None = None) -> Job:
         """Write how the job ended. Where that cannot be written it stays running and is taken over later."""
         stored = await self._stored(job)
         if stored.token != job.token or event not in JOB_TRANSITIONS[stored.state]:
             return stored
-        ended = replace(stored, state=JOB_TRANSITIONS[stored.state][event], error=error, updated_at=self._clock.now())
+        ended = replace(
+            stored,
+            state=JOB_TRANSITIONS[stored.state][event],
+            error=error,
+            progress=stored.progress if progress is None else progress,
+            updated_at=self._clock.now(),
+        )
         self.has_ended = await self._backend.jobs.save(ended, lease_ms=0)
         return await self._stored(job)
 
@@ -325,6 +367,14 @@ class _Run:
 
     def _elapsed_ms(self) -> Millis:
         return int(self._clock.monotonic_ms() - self._started_ms)
+
+
+def _asked(job: Job, found: tuple[Letter, tuple[AuditEntry, ...]] | None, copy: Outgoing | str) -> Asked:
+    why = copy if isinstance(copy, str) else None
+    if found is None or was_sent(job, *found):
+        # Gone; or sent already, by a runner that was killed before it said so: nothing more to ask.
+        return Asked(why=why)
+    return asked(found[0], why)
 
 
 def _silent(_job: Job) -> None:

@@ -15,7 +15,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import random
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Final
 
 from redrive.core.policy.auto_redrive import AutoRedrive
@@ -24,9 +24,10 @@ from redrive.core.units import Millis
 from redrive.errors import RedriveError
 from redrive.runtime.auto_redrive import AutoRedriver
 from redrive.runtime.backend import Backend
+from redrive.runtime.consumer import Consumer
 from redrive.runtime.controls import LOOK_EVERY_MS, Controls
 from redrive.runtime.events import Events
-from redrive.runtime.redriver import Redriver
+from redrive.runtime.redriver import NO_CONSUMERS, Redriver
 
 JOBS_INTERVAL_MS: Final[Millis] = 2_000
 """Between two looks for a redrive job that nobody runs."""
@@ -54,6 +55,7 @@ class Upkeep:
         interval_ms: Millis,
         controls: Controls | None = None,
         auto_redrive: Sequence[AutoRedrive] = (),
+        consumers: Mapping[str, Consumer] = NO_CONSUMERS,
     ) -> None:
         self._backend = backend
         self._clock = clock
@@ -61,8 +63,8 @@ class Upkeep:
         self._owner = owner
         self._interval_ms = interval_ms
         self._controls = controls
-        self._redriver = Redriver(backend, clock, events)
-        self._auto = AutoRedriver(backend, clock, events, policies=auto_redrive)
+        self._redriver = Redriver(backend, clock, events, consumers=consumers)
+        self._auto = AutoRedriver(backend, clock, events, policies=auto_redrive, consumers=consumers)
 
     async def run(self) -> None:
         """All loops, side by side: a long redrive does not keep records from being pruned."""

@@ -24,6 +24,7 @@ from redrive.core.ports import ClaimEnd, End
 from redrive.core.topology.model import consumer_timeout_ms
 from redrive.core.units import Millis
 from redrive.errors import ConfigurationError, UnsupportedError
+from redrive.runtime.collecting import Collecting
 from redrive.runtime.controls import Controls
 from redrive.runtime.gate import Gate
 from redrive.runtime.hosting import host_process
@@ -122,6 +123,7 @@ class Worker:
     async def _consume(self) -> None:
         app, clock = self.app, self.app.clock
         self._check_fairness()
+        self._check_collect()
         self._gate = Gate(clock)
         pipelines = self._pipelines = tuple(
             Pipeline(app, app.consumers[queue], worker=self.name, gate=self._gate) for queue in self.queues
@@ -137,9 +139,11 @@ class Worker:
             interval_ms=app.settings.upkeep_interval_ms,
             controls=self._controls(),
             auto_redrive=app.auto_redrive,
+            consumers=app.consumers,
         )
         overflow = Overflow(app, [each.consumer for each in pipelines], owner=self.name)
-        beside = [asyncio.create_task(job) for job in (upkeep.run(), overflow.run(), self._expire(keeper))]
+        duties = (upkeep.run(), overflow.run(), self._collecting().run(), self._expire(keeper))
+        beside = [asyncio.create_task(duty) for duty in duties]
         keeper.start()
         self._warn()
         app.events.emit("worker.started", worker=self.name, queues=list(self.queues), pid=os.getpid())
@@ -155,6 +159,18 @@ class Worker:
             raise
         finally:
             await self._end(keeper, beside)
+
+    def _collecting(self) -> Collecting:
+        app = self.app
+        return Collecting(
+            app.backend,
+            app.clock,
+            app.events,
+            queues=app.collect,
+            system=app.name,
+            owner=self.name,
+            settings=app.settings,
+        )
 
     def _controls(self) -> Controls | None:
         """What people may change of this worker's queues, which wait until it is known; None where nothing can be."""
@@ -180,6 +196,23 @@ class Worker:
                     f'Consumer "{consumer.queue}" has fair.tenant_field, but all messages of its broker come from '
                     "redrive, which says their tenant. Nothing was consumed.",
                     hint="Leave tenant_field out, and publish with tenant=.",
+                )
+
+    def _check_collect(self) -> None:
+        """Live messages are no dead letters."""
+        app = self.app
+        keeps_failed = app.backend.failed is not None
+        for queue, origin in app.collect.items():
+            if not keeps_failed and queue in app.consumers:
+                raise ConfigurationError(
+                    f'collect names "{queue}", which has a consumer: its messages live. Nothing was consumed.',
+                    hint="Name the queue in which they lie once they are dead.",
+                )
+            if keeps_failed and origin is not None:
+                raise ConfigurationError(
+                    f'collect says that what failed in "{queue}" came from "{origin}"; a failed job comes from its '
+                    "own queue. Nothing was consumed.",
+                    hint=f'Write collect=["{queue}"].',
                 )
 
     def _warn(self) -> None:

@@ -32,12 +32,18 @@ class Operations:
     async def _selected(
         self, selection: Selection, *, limit: int | None, on_count: Counted | None
     ) -> AsyncIterator[LetterSummary]:
+        async for page in self._selected_pages(selection, limit=limit, on_count=on_count):
+            for letter in page:
+                yield letter
+
+    async def _selected_pages(
+        self, selection: Selection, *, limit: int | None, on_count: Counted | None
+    ) -> AsyncIterator[Sequence[LetterSummary]]:
         cursor, count = None, 0
         while limit is None or count < limit:
             size = PAGE if limit is None else min(PAGE, limit - count)
             page = await self._app.backend.letters.find(selection, limit=size, cursor=cursor)
-            for letter in page.letters:
-                yield letter
+            yield page.letters
             count += len(page.letters)
             cursor = page.cursor
             if on_count is not None:

@@ -5,24 +5,26 @@ from __future__ import annotations
 import os
 import secrets
 import socket
-from collections import Counter
 from dataclasses import replace
 from typing import Final
 
-from redrive.core.json_patch import Patch, PatchRefused, body_diff, edited_body, parse_patch
+from redrive.core.json_patch import parse_patch
 from redrive.core.letters.selection import OPEN_STATES, Selection
-from redrive.core.ports import LetterSummary
-from redrive.core.redrive import JOB_TRANSITIONS, Item, ItemState, Job, JobEvent, JobOptions, JobState, refusal
+from redrive.core.redrive import JOB_TRANSITIONS, Item, ItemState, Job, JobEvent, JobOptions, JobState
+from redrive.core.refusals import RefusalCode, added, by_code
 from redrive.core.units import Millis
 from redrive.errors import NotFoundError, TransitionError
 from redrive.runtime.app import Redrive
 from redrive.runtime.redriver import OnProgress, Redriver, came_back, tell_job
 from redrive.service.operations import SEE_LETTERS, SHOWN, Counted, Operations
-from redrive.service.values import Edited, JobView, Plan, QueuePlan, Skip
+from redrive.service.planning import Planning
+from redrive.service.values import JobView, Plan, Skip
 
 FOLLOW_MS: Final[Millis] = 200
 ABORT_TRIES: Final = 5
-EDITS_SHOWN: Final = 3
+COUNT_PAGE: Final = 2_000
+MAX_COUNTED: Final = 100_000
+"""Skipped letters whose reasons are counted whenever somebody looks at a job."""
 UNKNOWN_AFTER_MS: Final[Millis] = 3_600_000
 """After the last change of a job; what has no outcome by then counts as unknown."""
 
@@ -32,7 +34,7 @@ class RedriveOperations(Operations):
 
     def __init__(self, app: Redrive) -> None:
         super().__init__(app)
-        self._redriver = Redriver(app.backend, app.clock, app.events)
+        self._redriver = Redriver(app.backend, app.clock, app.events, consumers=app.consumers)
 
     async def plan(
         self, selection: Selection, options: JobOptions | None = None, *, on_count: Counted | None = None
@@ -42,52 +44,10 @@ class RedriveOperations(Operations):
         """
         await self._refuse_unknown_queue(selection.queue)
         options = JobOptions() if options is None else options
-        patch = () if options.edit is None else parse_patch(options.edit)
-        now = self._app.clock.now()
-        edits: list[Edited] = []
-        sends, skips = Counter[str](), Counter[str]()
-        letters: list[LetterSummary] = []
-        skipped: list[Skip] = []
-        async for letter in self._selected(redrivable(selection), limit=options.limit, on_count=on_count):
-            why = refusal(letter, options, job_id="", at=now)
-            if why is None and patch:
-                why = await self._edit(letter.id, patch, edits)
-            if why is None:
-                sends[letter.queue] += 1
-                letters += [letter] if len(letters) < SHOWN else []
-            else:
-                skips[letter.queue] += 1
-                skipped += [Skip(letter_id=letter.id, why=why)] if len(skipped) < SHOWN else []
-        queues = tuple(
-            QueuePlan(queue=name, target=options.target_queue or name, send=sends[name], skip=skips[name])
-            for name in sorted({*sends, *skips})
-        )
-        send = sends.total()
-        takes_ms = None if options.rate_per_s is None else int(send * 1_000 / options.rate_per_s)
-        return Plan(
-            send=send,
-            skip=skips.total(),
-            queues=queues,
-            letters=tuple(letters),
-            skipped=tuple(skipped),
-            missing=await self._missing(selection.ids),
-            takes_ms=takes_ms,
-            edits=tuple(edits),
-        )
-
-    async def _edit(self, letter_id: str, patch: Patch, edits: list[Edited]) -> str | None:
-        """Why the patch does not fit this letter; None where it does. The first few are added to `edits`."""
-        found = await self._app.backend.letters.get(letter_id)
-        if found is None:
-            return "it no longer exists"
-        before = found[0].message.original_body
-        try:
-            after = edited_body(patch, before)
-        except PatchRefused as refused:
-            return f"the edit does not fit: {refused}"
-        if len(edits) < EDITS_SHOWN:
-            edits.append(Edited(letter_id=letter_id, diff=body_diff(before, after)))
-        return None
+        planning = Planning(self._app, options, now=self._app.clock.now())
+        async for page in self._selected_pages(redrivable(selection), limit=options.limit, on_count=on_count):
+            await planning.add(page)
+        return await planning.done(await self._missing(selection.ids))
 
     async def redrive(
         self,
@@ -202,10 +162,7 @@ class RedriveOperations(Operations):
         return job
 
     async def _job_view(self, job: Job) -> JobView:
-        items: list[Item] = []
-        if job.counts.skipped:
-            items = await self._app.backend.jobs.items(job.id, state=ItemState.SKIPPED, limit=SHOWN)
-        skipped = tuple(Skip(letter_id=item.letter_id, why=item.why or "") for item in items)
+        skipped, refusals = await self._skips(job)
         returned = None
         if job.counts.sent:
             returned = await came_back(self._app.backend, job, now=self._app.clock.now())
@@ -219,7 +176,24 @@ class RedriveOperations(Operations):
             outcomes=outcomes,
             waiting=0 if is_late else outcomes.sent - known,
             unknown=outcomes.sent - known if is_late else 0,
+            refusals=refusals,
         )
+
+    async def _skips(self, job: Job) -> tuple[tuple[Skip, ...], dict[str, int]]:
+        """(the first that were skipped, how many for each code). Of more than `MAX_COUNTED` the rest count as other."""
+        items: list[Item] = []
+        counted, after = 0, -1
+        refusals: dict[str, int] = {}
+        while counted < min(job.counts.skipped, MAX_COUNTED):
+            page = await self._app.backend.jobs.items(job.id, state=ItemState.SKIPPED, limit=COUNT_PAGE, after=after)
+            if not page:
+                break
+            items += page[: SHOWN - len(items)]
+            refusals = added(refusals, by_code(item.why or "" for item in page))
+            counted, after = counted + len(page), page[-1].position
+        if counted < job.counts.skipped:
+            refusals = added(refusals, {str(RefusalCode.OTHER): job.counts.skipped - counted})
+        return tuple(Skip(letter_id=item.letter_id, why=item.why or "") for item in items), refusals
 
 
 _RUNNABLE: Final = frozenset({JobState.STAGED, JobState.RUNNING})

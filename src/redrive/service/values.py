@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TypeAlias
 
 from redrive.core.letters.groups import Group, GroupEntry
@@ -114,12 +114,15 @@ class GroupView:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class QueuePlan:
-    """What a redrive would do with the letters of one queue."""
+    """What a redrive would do with the letters of one queue. `target_exists`: False where the broker does not have the
+    queue they would go to, so that nothing could be sent.
+    """
 
     queue: str
     target: str
     send: int
     skip: int
+    target_exists: bool = True
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -143,7 +146,8 @@ class Plan:
     """What `redrive` would do now, letter by letter. Nothing was changed.
 
     `letters` are the first that would be sent, `skipped` the first that would not; `send`, `skip` and `queues` count
-    all. `takes_ms`: how long it lasts at the wanted rate, None where it goes as fast as it can. `edits`: the first few.
+    all, and `refusals` by code why not (core/refusals.py). `takes_ms`: how long it lasts at the wanted rate, None where
+    it goes as fast as it can. `edits`: the first few.
     """
 
     send: int
@@ -154,13 +158,14 @@ class Plan:
     missing: tuple[str, ...]
     takes_ms: Millis | None
     edits: tuple[Edited, ...] = ()
+    refusals: dict[str, int] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JobView:
     """A redrive job, the first of the letters it skipped and why, the ids nobody knew, and how many came back within
-    the last minute. `outcomes`: what became of the letters it sent; of those without an outcome, `waiting` may still
-    get one, and `unknown` most likely never will.
+    the last minute. `refusals`: of all it skipped, how many for each code. `outcomes`: what became of the letters it
+    sent; of those without an outcome, `waiting` may still get one, and `unknown` most likely never will.
     """
 
     job: Job
@@ -170,6 +175,7 @@ class JobView:
     outcomes: Outcomes = NO_OUTCOMES
     waiting: int = 0
     unknown: int = 0
+    refusals: dict[str, int] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -132,6 +132,12 @@ class SqliteFile:
         """The operation's result once it is committed. Must be safe to run twice; sees nothing but its `Tx`."""
         return await self.live.writer.call(operation, is_synced=is_synced, undo=undo)
 
+    async def write_ahead(self, operation: Callable[[Tx], T]) -> T:
+        """As `write`, but answered once it is committed; the disk has it a moment later. Killed in between it stands; a
+        power cut then takes it, and an error of the disk is told to those who wait for it next.
+        """
+        return await self.live.writer.call(operation, is_synced=False, syncs=True)
+
     async def write_step(self, step: Step[B, T], batch: Sequence[B]) -> list[T]:
         """What `step` answers for this batch, once it is committed. Batches that wait for the same step go together."""
         return await self.live.writer.call_step(step, batch) if batch else []

@@ -102,6 +102,26 @@ def summary(connection: sqlite3.Connection, letter_id: str) -> tuple[int, Letter
     return None if row is None else (row[0], summary_from(row[1:]))
 
 
+def earlier(connection: sqlite3.Connection, letter_ids: Sequence[str], *, job_id: str | None) -> dict[str, str]:
+    """See `LetterStore.earlier`. One look for each key, however many letters have it."""
+    seqs = [seq for each in dict.fromkeys(letter_ids) if (seq := find_seq(connection, each)) is not None]
+    asked = connection.execute(
+        "SELECT queue, key, dead_lettered_at, seq, id FROM redrive_letter "
+        "WHERE key IS NOT NULL AND seq IN (SELECT value FROM json_each(?))",
+        (numbers(seqs),),
+    ).fetchall()
+    first = {scope: connection.execute(_FIRST_OPEN, (*scope, text_in(job_id or ""))).fetchone()
+             for scope in {(row[0], row[1]) for row in asked}}  # fmt: skip
+    pairs = ((row, first[row[0], row[1]]) for row in asked)
+    return {text_out(row[4]): text_out(one[2]) for row, one in pairs if one is not None and one[:2] < row[2:4]}
+
+
+_FIRST_OPEN: Final = (
+    "SELECT dead_lettered_at, seq, id FROM redrive_letter WHERE +queue = ? AND key = ? AND +state <= 1 "
+    "AND +outstanding_job IS NOT ? ORDER BY dead_lettered_at, seq LIMIT 1"
+)
+
+
 def review(tx: Tx, batch: Sequence[ReviewChange]) -> list[str | None]:
     """Move letters as the review table allows, each step audited; else why not."""
     return [_review_one(tx, change) for change in batch]

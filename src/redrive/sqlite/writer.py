@@ -3,7 +3,8 @@
 Authoritative is the file; a call is answered only after COMMIT returned, and where it is to be durable only after the
 log was synced (`log_sync.py`): by then the write lock is free again for other processes. While the thread waits for
 the disk, new calls queue up and share the next transaction: so the cost of an fsync is divided by the number of waiting
-calls, and a call alone waits for nothing but its own. Calls that need not be durable (takes) do not wait for the disk.
+calls, and a call alone waits for nothing but its own. Calls that need not be durable (takes) do not wait for the disk;
+of some the disk is told all the same, right after they were answered.
 
 Failures:
 - One operation of a group raises: the whole group is rolled back and each operation runs again in a transaction of
@@ -78,7 +79,9 @@ calls that are to be carried out together.
 
 @dataclass(slots=True, eq=False)
 class _Call:
-    """`batch` None: `work` is an `Operation`; else it is a `Step` for this batch."""
+    """`batch` None: `work` is an `Operation`; else it is a `Step` for this batch. `is_synced`: it waits for the disk.
+    `syncs`: the disk gets it right after it was answered.
+    """
 
     work: Callable[..., Any]
     batch: Sequence[Any] | None
@@ -86,6 +89,7 @@ class _Call:
     future: Future[Any] | asyncio.Future[Any]
     loop: asyncio.AbstractEventLoop | None
     undo: Callable[[Any], None] | None = None
+    syncs: bool = False
     result: Any = None
     error: BaseException | None = None
 
@@ -136,14 +140,19 @@ class Writer:
         self._connection.close()
 
     async def call(
-        self, operation: Callable[[Tx], T], *, is_synced: bool = True, undo: Callable[[T], None] | None = None
+        self,
+        operation: Callable[[Tx], T],
+        *,
+        is_synced: bool = True,
+        syncs: bool = False,
+        undo: Callable[[T], None] | None = None,
     ) -> T:
-        """The operation's result, once it is committed, and with `is_synced` durable. `undo` gets it where the caller
-        was cancelled meanwhile.
+        """The operation's result, once it is committed, and with `is_synced` durable. With `syncs` it becomes durable
+        right after. `undo` gets it where the caller was cancelled meanwhile.
         """
         loop = asyncio.get_running_loop()
         future: asyncio.Future[T] = loop.create_future()
-        self._submit(_Call(operation, None, is_synced, future, loop, undo))
+        self._submit(_Call(operation, None, is_synced, future, loop, undo, syncs))
         try:
             return await future
         except asyncio.CancelledError:
@@ -182,7 +191,7 @@ class Writer:
         while group := self._next_group():
             self._carry_out(group)
             waiting = self._answer_all_but_synced(group)
-            if waiting:
+            if waiting or (self._sync is not None and any(call.syncs for call in group)):
                 self._make_durable(waiting)
                 self._answer(waiting)
             is_pruned, self._is_pruned = self._is_pruned, False

@@ -142,6 +142,10 @@ class PostgresLetterStore(_Face):
         """See `LetterStore.review`; one commit for the batch."""
         return await self._database.write(lambda tx: letters.review(tx, batch)) if batch else []
 
+    async def earlier(self, letter_ids: Sequence[str], *, job_id: str | None) -> dict[str, str]:
+        """See `LetterStore.earlier`."""
+        return await self._database.read(lambda tx: letters.earlier(tx, letter_ids, job_id=job_id))
+
     async def prune(self, *, now: UnixMs, limit: int, selection: Selection | None = None) -> int:
         """See `LetterStore.prune`; one commit."""
         return await self._database.write(lambda tx: letters.prune(tx, now=now, limit=limit, selection=selection))

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Sequence
 
-from redrive.core.idempotency import ClaimRecord, ClaimRef, Verdict
+from redrive.core.idempotency import Acquired, ClaimRecord, ClaimRef, Verdict
 from redrive.core.letters.groups import Group, GroupChange, GroupEntry, GroupState
 from redrive.core.letters.letter import Letter
 from redrive.core.letters.selection import Selection
@@ -31,6 +31,7 @@ from redrive.core.units import Millis, UnixMs
 from redrive.sqlite import claims, controls, groups, jobs, letters, outbox, search
 from redrive.sqlite.file import SqliteFile
 from redrive.sqlite.outbox import ClaimTransaction
+from redrive.sqlite.writer import Tx
 
 
 class _Face:
@@ -46,6 +47,10 @@ class _Face:
         await self._file.close()
 
 
+def _nothing(tx: Tx) -> None:
+    """Waits for the disk: it then has all that was committed before."""
+
+
 class SqliteClaimStore(_Face):
     """Claims in one SQLite file."""
 
@@ -56,10 +61,18 @@ class SqliteClaimStore(_Face):
     async def claim(
         self, batch: Sequence[tuple[str, str]], *, lease_ms: Millis, owner: str, gone: Collection[str] = ()
     ) -> list[Verdict]:
-        """See `ClaimStore.claim`. Fsynced: here the record may be the only one of the start."""
+        """See `ClaimStore.claim`. Here the record may be the only one of a start, so the disk gets it, right after the
+        answer: a start need not wait. Where a message does not start, because of what another process has written, that
+        has to be on the disk first.
+        """
         if not batch:
             return []
-        return await self._file.write(lambda tx: claims.claim(tx, batch, lease_ms=lease_ms, owner=owner, gone=gone))
+        verdicts = await self._file.write_ahead(
+            lambda tx: claims.claim(tx, batch, lease_ms=lease_ms, owner=owner, gone=gone)
+        )
+        if any(type(verdict) is not Acquired for verdict in verdicts):
+            await self._file.write(_nothing)
+        return verdicts
 
     async def finish(self, batch: Sequence[ClaimEnd]) -> list[bool]:
         """See `ClaimStore.finish`."""
@@ -123,6 +136,10 @@ class SqliteLetterStore(_Face):
     async def review(self, batch: Sequence[ReviewChange]) -> list[str | None]:
         """See `LetterStore.review`; one commit for the batch."""
         return await self._file.write_step(letters.review, batch)
+
+    async def earlier(self, letter_ids: Sequence[str], *, job_id: str | None) -> dict[str, str]:
+        """See `LetterStore.earlier`."""
+        return await self._file.read(lambda connection: letters.earlier(connection, letter_ids, job_id=job_id))
 
     async def prune(self, *, now: UnixMs, limit: int, selection: Selection | None = None) -> int:
         """See `LetterStore.prune`; one commit, and some of the space goes back to the file system."""

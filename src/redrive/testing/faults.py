@@ -278,6 +278,9 @@ class FaultyLetterStore:
     async def review(self, batch: Sequence[ReviewChange]) -> list[str | None]:
         return await self.faults.around("letters.review", lambda: self._letters.review(batch))
 
+    async def earlier(self, letter_ids: Sequence[str], *, job_id: str | None) -> dict[str, str]:
+        return await self.faults.around("letters.earlier", lambda: self._letters.earlier(letter_ids, job_id=job_id))
+
     async def prune(self, *, now: UnixMs, limit: int, selection: Selection | None = None) -> int:
         return await self.faults.around(
             "letters.prune", lambda: self._letters.prune(now=now, limit=limit, selection=selection)

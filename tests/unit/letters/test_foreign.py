@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from redrive.core.letters.foreign import READERS, UNKNOWN, found_id, found_letter, reader_of, tells_of_death
 from redrive.core.letters.letter import Letter
+from redrive.core.letters.traces import named_in
 from redrive.core.message import Message, Properties
 from redrive.core.redrive import JobOptions, refusal
 from redrive.core.wire import letter_document
@@ -127,6 +128,73 @@ def test_what_tells_of_a_death_does_not_go_back() -> None:
         tells_of_death(name) for name in ("NServiceBus.FailedQ", "nservicebus.exceptioninfo.Source", "MT-Reason")
     )
     assert not any(tells_of_death(name) for name in ("NServiceBus.MessageId", "MT-Activity-Id", "x-tenant", "task"))
+
+
+TRACE = """Traceback (most recent call last):
+  File "/app/worker.py", line 12, in charge
+    raise CardError("declined")
+          ^^^^^^^^^^^^^^^^^^^^^
+shop.errors.CardError: declined
+card: 4711
+"""
+
+
+def dramatiq(**options: Any) -> bytes:
+    """As its encoder writes a message."""
+    fields = {
+        "queue_name": "orders", "actor_name": "charge", "args": [1], "kwargs": {}, "options": options,
+        "message_id": "b1f6", "message_timestamp": NOW - 90_000,
+    }  # fmt: skip
+    return json.dumps(fields, separators=(",", ":")).encode()
+
+
+def test_dramatiq_writes_in_the_body() -> None:
+    body = dramatiq(retries=2, traceback=TRACE, requeue_timestamp=NOW - 60_000)
+
+    letter = found({"x-death": [DEATH]}, body=body)
+
+    assert ("orders", "charge", 3) == (letter.queue, letter.message.properties.type, letter.attempt_count)
+    assert ("shop.errors.CardError", "REJECTED") == (letter.error_type, letter.reason.code)
+    assert "declined\ncard: 4711" == letter.reason.text
+    assert (NOW - 100_000, 1_700_000_000_000) == (letter.first_failed_at, letter.dead_lettered_at)
+    assert body == letter.message.body
+    assert UNKNOWN.text == found({}, body=dramatiq()).reason.text
+    assert 1 == found({}, body=dramatiq()).attempt_count
+
+
+@pytest.mark.parametrize(
+    ("body", "queue"),
+    [
+        (dramatiq().replace(b'"orders"', b'"orders.DQ"'), "orders"),
+        (dramatiq().replace(b'"orders"', b'".XQ"'), ".XQ"),
+        (dramatiq().replace(b'"orders"', b'""'), "orders.dlq"),
+        (dramatiq().replace(b'"options":{}', b'"options":[]'), "orders.dlq"),
+        (dramatiq(retries="many", traceback=7, requeue_timestamp=2**70), "orders"),
+        (b'{"queue_name":' + b"[" * 100_000, "orders.dlq"),
+        (b'{"queue_name":"orders"}', "orders.dlq"),
+    ],
+)
+def test_what_only_looks_like_dramatiq_is_kept(body: bytes, queue: str) -> None:
+    letter = found({}, body=body)
+
+    assert (queue, body) == (letter.queue, letter.message.body)
+
+
+@pytest.mark.parametrize(
+    ("trace", "named"),
+    [
+        (TRACE, ("shop.errors.CardError", "declined\ncard: 4711")),
+        ('Traceback (most recent call last):\n  File "a.py", line 1, in f\n    1 / 0\nKeyError\n', ("KeyError", "")),
+        ("TypeError: x is not\n  a function\n    at run (a.js:7:1)", ("TypeError", "x is not\n  a function")),
+        ("Error\n    at run (a.js:7:1)", ("Error", "")),
+        ("it broke", (None, "it broke")),
+        ("    at run (a.js:7:1)", (None, "")),
+        ("Traceback (most recent call last):", (None, "")),
+        ("", (None, "")),
+    ],
+)
+def test_a_trace_names_its_error(trace: str, named: tuple[str | None, str]) -> None:
+    assert named == named_in(trace)
 
 
 scalars = st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=30) | st.binary(max_size=30)

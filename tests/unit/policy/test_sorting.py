@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import random
 from collections import Counter, deque
 from collections.abc import Iterable
@@ -11,9 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from redrive.core.policy import feeding
 from redrive.core.policy.fair import Fair
-from redrive.core.policy.feeding import Feed
 from redrive.core.policy.sorting import AWAY_MS, Desk, Held
 from redrive.core.topology.bundle import bundle_of, shared_aside_of
 
@@ -268,20 +265,6 @@ def test_what_is_put_aside_is_read_back_and_the_aside_is_free_again() -> None:
     assert 50 == len(queues.out)
     assert queues.ready[OWN[0]]
     assert not queues.ready[OWN[1]]
-
-
-def test_who_takes_fast_gets_more_and_who_takes_slowly_little() -> None:
-    feed, now = Feed(), 0.0
-    for _ in itertools.repeat(None, 20):
-        feed = feeding.seen(feeding.sent(feed, feeding.room(feed)), 0, now := now + 5)
-    fast = feeding.room(feed)
-    for _ in itertools.repeat(None, 20):
-        full = feeding.sent(feed, feeding.room(feed))
-        feed = feeding.seen(full, full.ready, now := now + 20)
-
-    assert fast > 50
-    assert feeding.LEAST == round(feed.target)
-    assert feeding.MOST_WAIT_MS == feeding.wait_ms(feed)
 
 
 def test_a_group_has_one_shard_and_all_shards_have_groups() -> None:

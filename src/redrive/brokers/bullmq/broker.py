@@ -38,9 +38,10 @@ from typing import Any, Final
 
 from redrive.brokers.bullmq import fleet, jobs, scripts
 from redrive.brokers.bullmq.batches import MAX_SENT_BYTES, all_of, parts
+from redrive.brokers.bullmq.failed import FailedSet, options_in
 from redrive.brokers.bullmq.fleet import Fleet, rescue_args, rescue_keys
 from redrive.brokers.bullmq.jobs import Kept, keepable
-from redrive.brokers.bullmq.keys import MAX_PRIORITY, Keys, Names, job_id_of, registry
+from redrive.brokers.bullmq.keys import HEADER_OPTIONS, MAX_PRIORITY, Keys, Names, job_id_of, registry
 from redrive.brokers.bullmq.rates import window_of
 from redrive.brokers.bullmq.retrying import retry_of
 from redrive.brokers.bullmq.settling import Unsure, body_bytes, end_of, goes_back, is_forgotten
@@ -160,6 +161,7 @@ class BullBroker:
         # Queues whose names other processes can know.
         self._known: set[str] = set()
         self._is_open = False
+        self.failed = FailedSet(self._server, self._scripts, keys_of=lambda queue: self._queue(queue).keys)
 
     @property
     def features(self) -> Features:
@@ -216,11 +218,8 @@ class BullBroker:
         message = outgoing.message
         job_id = job_id_of(message)
         kind, data = jobs.stored_body(message.body)
-        options = {"attempts": 0, **self._options.get(outgoing.queue, {})}
-        if not self._address.keep_completed:
-            options["removeOnComplete"] = True
-        if not self._address.keep_failed:
-            options["removeOnFail"] = True
+        given = options_in(message)
+        options = {"attempts": 0, **(self._own_options(outgoing.queue) if given is None else given)}
         priority = message.priority or 0
         if priority:
             options["priority"] = priority
@@ -228,6 +227,14 @@ class BullBroker:
         due_at = outgoing.due_at or 0
         group, fields = group_of(message.tenant), jobs.fields_of(message, job_id, kind)
         return [job_id, keepable(name), data, options, due_at, priority, fields, mark, group]
+
+    def _own_options(self, queue: str) -> dict[str, Any]:
+        options = dict(self._options.get(queue, {}))
+        if not self._address.keep_completed:
+            options["removeOnComplete"] = True
+        if not self._address.keep_failed:
+            options["removeOnFail"] = True
+        return options
 
     async def _publish_part(self, keys: Keys, part: Sequence[Any]) -> None:
         args: list[Argument] = [keys.base, packed(part), self._clock.now(), self._turns.told(keys.queue)]
@@ -549,8 +556,9 @@ def _received(queue: str, item: Sequence[Any], *, number: int, until: UnixMs) ->
     job = _pairs(item[1])
     options = job.get(b"opts", b"{}")
     starts, history = jobs.starts_of(job), jobs.history_of(job)
+    message = jobs.message_of(name, job)
     return Received(
-        message=jobs.message_of(name, job),
+        message=message,
         lease=Lease(queue=queue, ref=Kept(name, options), token=number),
         lease_until=until,
         starts=starts,
@@ -560,7 +568,7 @@ def _received(queue: str, item: Sequence[Any], *, number: int, until: UnixMs) ->
         # Every start of redrive's that failed or was lost left an entry.
         others=max(0, starts - 1 - len(history)),
         # What redrive made carries its publisher's idea of it, for Node's workers.
-        retry=None if b"rd" in job else retry_of(options),
+        retry=None if b"rd" in job and HEADER_OPTIONS not in message.headers else retry_of(options),
     )
 
 

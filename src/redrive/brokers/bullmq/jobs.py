@@ -13,6 +13,7 @@ Everything else of redrive is in fields of its own in the job's hash, which Node
     rdk   kind of the body in `data`: absent or "j" JSON, "t" text, "b" bytes
     rdo   the first body, where a retry rewrote it: its kind, then what `data` was
     rdh   history of earlier starts, a JSON array
+    rdl   when a worker of redrive gave it up: its letter is stored
     rdm   which publish made it: a publish whose answer was lost is not carried out twice
     rdt   group of its tenant, of those that have one, for queues whose turns are taken by tenant
     rdp   the priority it was sent with, where `priority` is its place among the turns
@@ -22,10 +23,10 @@ Not in the options: they pass through a JSON library of Lua there that rounds nu
 How often it started: atm (failed, BullMQ counts them) + stc (lost, BullMQ's stall counter) + this one. A hand-back
 counts in neither. So both worlds agree, whoever ran it before.
 
-A job that redrive did not make has none of these fields, except rdt and rdp once it has its place. Its id is the
-message's; its key is "id@timestamp", because BullMQ lets an id be used again once its job is gone, and counts from 1
-again in a queue that was obliterated: the id alone would take a new job for a duplicate of an old one. A producer that
-wants more says so in the payload.
+A job that redrive did not make has none of these fields, except rdt and rdp once it has its place, rdh and rdl. Its id
+is the message's; its key is "id@timestamp", because BullMQ lets an id be used again once its job is gone, and counts
+from 1 again in a queue that was obliterated: the id alone would take a new job for a duplicate of an old one. A
+producer that wants more says so in the payload.
 """
 
 from __future__ import annotations
@@ -45,7 +46,7 @@ from redrive.core.letters.letter import Attempt
 from redrive.core.message import NO_HEADERS, NO_PROPERTIES, Message, Properties
 from redrive.core.units import UnixMs
 
-META, KIND, ORIGINAL, HISTORY = "rd", "rdk", "rdo", "rdh"
+META, KIND, ORIGINAL, HISTORY, GIVEN_UP = "rd", "rdk", "rdo", "rdh", "rdl"
 JSON_BODY, TEXT_BODY, BYTES_BODY = "j", "t", "b"
 JSON_TYPE: Final = "application/json"
 

@@ -31,11 +31,15 @@ from typing import Final
 from redrive.core.message import Message
 from redrive.errors import ConfigurationError, InvalidMessageError
 
+HEADER_OPTIONS: Final = "x-bullmq-opts"
+"""On a message from BullMQ's failed set: the options its producer gave the job, as JSON. They go back with it."""
 MAX_PRIORITY: Final = 2_097_152
 """2**21: BullMQ's limit. A priority is the upper half of a score of 53 bits."""
 
 _INTEGER: Final = re.compile(r"(0|-?[1-9]\d*)\Z", re.ASCII)
 """What Node takes for an id that it gave itself; "00123" is none."""
+_GIVEN: Final = re.compile(r"[1-9]\d{0,14}\Z", re.ASCII)
+"""What BullMQ itself gives: a number it counts up."""
 _PARTS: Final = 3
 _MAX_PLAIN: Final = 512
 _DIGEST_CHARS: Final = 32
@@ -157,6 +161,9 @@ def job_id_of(message: Message) -> str:
     and Node's `queue.getJob(id)`, find a message under the name its producer knows.
     """
     name = message.id
+    if HEADER_OPTIONS in message.headers and _GIVEN.match(name):
+        # BullMQ gave it itself: its job is sent back.
+        return name
     is_plain = len(name) <= _MAX_PLAIN and name.isprintable() and not name.startswith(_ID_PREFIX)
     if is_plain and "~" not in name and id_problem(name) is None and name.partition(":")[0] not in _RESERVED:
         return name

@@ -26,6 +26,8 @@ _USES: Final[dict[str, tuple[str, ...]]] = {
     "take_fair": ("moveToActive",),
     "settle": ("moveToFinished", "moveToDelayed", "retryJob", "moveJobFromActiveToWait"),
     "discard": ("removeJob",),
+    "failed": (),
+    "take_failed": ("removeJob",),
     "rescue": (),
     "beat": (),
     "depth": (),
@@ -47,7 +49,7 @@ _LIMITS: Final = "limitsOf(turns, activeKey, fair, now)"
 _TURNS: Final = "turnTaking()"
 """What `turns.lua` is for the script that ends deliveries: few of them need it."""
 _TURNS_END: Final = "\nreturn { open = openTurns, place = placing().placeJob, close = closeTurns }"
-_MAKE_ROOM: Final = frozenset({"take", "take_fair", "settle", "rescue", "discard", "beat"})
+_MAKE_ROOM: Final = frozenset({"take", "take_fair", "settle", "rescue", "discard", "beat", "take_failed"})
 """What runs on a full server too: without it nobody could work off what fills it."""
 
 
@@ -61,6 +63,8 @@ class Scripts:
     """`take` of a queue whose turns are taken."""
     settle: Script
     discard: Script
+    failed: Script
+    take_failed: Script
     rescue: Script
     beat: Script
     depth: Script

@@ -61,7 +61,8 @@ def end_of(settle: Settle, token: str, *, now: UnixMs) -> list[Any]:
             return ["completed", kept.id, token, 0, "null", "", "", _ending(kept, token, is_failed=False), ""]
         case settlement.DeadLetter(reason=reason):
             _, keep = jobs.ending_of(kept.options, is_failed=True)
-            fields = _stack(settle) if dict(keep).get("count") != 0 else []
+            # Of a job that is kept: that its letter is stored. The script knows the time.
+            fields = [*_stack(settle), jobs.GIVEN_UP, ""] if dict(keep).get("count") != 0 else []
             ending = _ending(kept, token, is_failed=True)
             return ["failed", kept.id, token, 0, keepable(reason.text), entries, fields or "", ending, ""]
         case settlement.Retry(due_at=due_at, reason=reason, body=body):

@@ -92,6 +92,7 @@ class Inbox:
         self._channel: Channel | None = None
         self._waiters: deque[tuple[int, asyncio.Future[None]]] = deque()
         self._prefetch = 0
+        self._needed = 0
         self._consumers: list[str] = []
         self._consumed = 0
         self._adapting: asyncio.Task[None] | None = None
@@ -149,7 +150,7 @@ class Inbox:
             if self.is_lost:
                 return None
             if not self._prefetch or self._is_quick or self._is_busy or has_waited or left_ms <= 0:
-                self._demand(limit)
+                self._demand(limit, is_sure=not self._prefetch or has_waited)
             if left_ms <= 0:
                 return []
             await self._wait(limit, left_ms if self._prefetch and has_waited else min(left_ms, GRACE_MS))
@@ -200,13 +201,17 @@ class Inbox:
 
     # ------------------------------------------------------------------------------------------- how much is pushed
 
-    def _demand(self, limit: int) -> None:
-        """Somebody waits for `limit` more: push enough."""
+    def _demand(self, limit: int, *, is_sure: bool) -> None:
+        """Somebody waits for `limit` more: push enough. Unless that `is_sure`, some of what is in hand may have ended
+        and be about to be acknowledged: of a short queue no more is pushed for it.
+        """
         wanted = len(self.in_hand) + len(self.resting) + sum(more for more, _ in self._waiters) + limit
-        if self._is_quick:
+        if self._is_short:
+            if is_sure:
+                self._needed = max(self._needed, wanted)
+            wanted = self._needed + (max(1, self._needed // SPARE) if self._is_busy else 0)
+        elif self._is_quick:
             wanted *= HELPINGS
-        if self._is_busy:
-            wanted += max(1, wanted // SPARE)
         wanted = min(max(1, wanted), self._max_prefetch)
         if self._adapting is None and wanted > self._prefetch:
             self._adapting = asyncio.create_task(self._push(wanted - self._prefetch))
@@ -235,7 +240,7 @@ class Inbox:
             return
         if self._waiters and not self.buffer:
             # Those who came meanwhile want more.
-            self._demand(0)
+            self._demand(0, is_sure=False)
 
     def _tick_later(self) -> None:
         if self._timer is None:
@@ -265,7 +270,7 @@ class Inbox:
         except (ChannelLost, LinkLost):
             return
         self._consumers.clear()
-        self._prefetch = 0
+        self._prefetch = self._needed = 0
         # A quorum queue keeps this order, whether what comes back goes first there or last; a classic one has its own.
         tags = [pushed.tag for pushed in self.buffer]
         self.buffer.clear()
@@ -366,7 +371,7 @@ class Inbox:
 
     def _drop_all(self) -> None:
         self._consumers.clear()
-        self._prefetch = 0
+        self._prefetch = self._needed = 0
         self.in_hand.clear()
         self.buffer.clear()
         self._unsettled.clear()

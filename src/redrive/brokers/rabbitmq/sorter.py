@@ -28,6 +28,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import hashlib
+from collections import deque
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -64,7 +65,10 @@ MAIN_WINDOW: Final = 512
 SHARD_WINDOW: Final = 128
 ASIDE_WINDOW: Final = 128
 """Messages held at once of the queue itself, of a shard, of an aside."""
-MOVED_AT_ONCE: Final = 200
+MOVED_AT_ONCE: Final = 64
+MOVES_UNDER_WAY: Final = 2
+"""How many go aside in one piece, so that turns need not wait long, and in how many pieces that are not confirmed yet.
+"""
 LOCK: Final = "redrive.turns."
 
 Sorted: TypeAlias = Held[tuple[Tap, Pushed]]
@@ -261,13 +265,22 @@ class Round:
     # ------------------------------------------------------------------------------------------- passing on
 
     async def _move(self) -> None:
-        """Put aside what the desk says."""
+        """Put aside what the desk says. The next piece goes while the last ones are confirmed: of a backlog that hides
+        other tenants of its shard much has to go.
+        """
         moves = self.desk.moves
+        pieces: deque[asyncio.Future[None]] = deque()
         while True:
             await self._to_move.wait()
             self._to_move.clear()
             while moves:
-                await self._pass_on([moves.popleft() for _ in range(min(len(moves), MOVED_AT_ONCE))])
+                some = [moves.popleft() for _ in range(min(len(moves), MOVED_AT_ONCE))]
+                pieces.append(self._begin(some, after=pieces[-1] if pieces else None))
+                if len(pieces) >= MOVES_UNDER_WAY:
+                    # Begun is carried out, also where the round is closed meanwhile.
+                    await asyncio.shield(pieces.popleft())
+                else:
+                    await asyncio.sleep(0)
 
     async def _serve(self) -> None:
         """Keep `mail.next` short, and never empty while something may start."""
@@ -279,11 +292,9 @@ class Round:
                 await self._look_at_next()
             if not self.desk.can_start:
                 await self._wait_for_news()
-            if not feeding.room(self._feed):
-                await self._look_at_next()
             limit = feeding.room(self._feed)
             if not limit:
-                await clock.sleep(feeding.wait_ms(self._feed))
+                await clock.sleep(max(0.0, feeding.look_at(self._feed) - clock.monotonic_ms()))
                 await self._look_at_next()
                 continue
             async with self._pause:
@@ -300,13 +311,7 @@ class Round:
         self._feed = feeding.sent(self._feed, len(taken))
         job = self._begin([(held, self._bundle.next) for held in taken])
         self._starting.add(job)
-        job.add_done_callback(self._started)
-
-    def _started(self, job: asyncio.Future[None]) -> None:
-        self._starting.discard(job)
-        error = None if job.cancelled() else job.exception()
-        if error is not None and not self._fault.done():
-            self._fault.set_exception(error)
+        job.add_done_callback(self._starting.discard)
 
     @contextlib.asynccontextmanager
     async def paused(self) -> AsyncIterator[None]:
@@ -334,21 +339,28 @@ class Round:
         ready, _ = await self._look.declare_queue(self._bundle.next, passive=True)
         self._feed = feeding.seen(self._feed, ready, self._means.clock.monotonic_ms())
 
-    async def _pass_on(self, some: Sequence[tuple[Sorted, str]]) -> None:
-        """Publish, and acknowledge what is confirmed, also where the round is closed meanwhile."""
-        await asyncio.shield(self._begin(some))
-
-    def _begin(self, some: Sequence[tuple[Sorted, str]]) -> asyncio.Future[None]:
-        job = asyncio.ensure_future(self._carry(some))
+    def _begin(
+        self, some: Sequence[tuple[Sorted, str]], *, after: asyncio.Future[None] | None = None
+    ) -> asyncio.Future[None]:
+        job = asyncio.ensure_future(self._carry(some, after))
         self._under_way.add(job)
-        job.add_done_callback(self._under_way.discard)
+        job.add_done_callback(self._ended)
         return job
 
-    async def _carry(self, some: Sequence[tuple[Sorted, str]]) -> None:
-        """Raises where something else went wrong than the message itself: nothing of it is acknowledged then, for the
-        broker does not say which of them it was.
+    def _ended(self, job: asyncio.Future[None]) -> None:
+        self._under_way.discard(job)
+        error = None if job.cancelled() else job.exception()
+        if error is not None and not self._fault.done():
+            self._fault.set_exception(error)
+
+    async def _carry(self, some: Sequence[tuple[Sorted, str]], after: asyncio.Future[None] | None) -> None:
+        """Publish, and acknowledge what is confirmed, once `after` is. Raises where something else went wrong than the
+        message itself: nothing of it is acknowledged then, for the broker does not say which of them it was, nor of
+        what came after it.
         """
         outcomes = await self._means.publisher.send([self._parcel(held, to) for held, to in some])
+        if after is not None:
+            await asyncio.shield(after)
         for outcome in outcomes:
             if outcome is not None and not isinstance(outcome, InvalidMessageError):
                 raise outcome

@@ -26,6 +26,8 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Final, TypeAlias
 
+from redrive.core.units import UnixMs
+
 TOLERATED: Final = 0.01
 BAD: Final = 0.03
 """Bad shares that the test tells apart."""
@@ -43,19 +45,23 @@ REST: Final[StratumName] = ("", "")
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Progress:
     """What a job keeps of its canary from one runner to the next. `positions`: the letters that go first. `sizes`: of
-    its strata. `sent`: how many of each went. `is_over`: the canary is known, and the rest may go.
+    its strata. `sent`: how many of each went. `is_over`: the canary is known, and the rest may go. `since`: when it was
+    chosen, where there was one before it: what went earlier says nothing of this one. `is_stopped`: it stopped the job.
     """
 
     positions: tuple[int, ...]
     sizes: Mapping[StratumName, int]
     sent: Mapping[StratumName, int]
     is_over: bool = False
+    since: UnixMs = 0
+    is_stopped: bool = False
 
 
 def progress_json(progress: Progress) -> str:
     """As `Job.progress` holds it."""
     strata = [[*name, size, progress.sent.get(name, 0)] for name, size in progress.sizes.items()]
-    return json.dumps({"canary": progress.positions, "strata": strata, "is_over": progress.is_over})
+    flags = {"is_over": progress.is_over, "since": progress.since, "is_stopped": progress.is_stopped}
+    return json.dumps({"canary": progress.positions, "strata": strata, **flags})
 
 
 def progress_from_json(text: str | None) -> Progress | None:
@@ -68,6 +74,8 @@ def progress_from_json(text: str | None) -> Progress | None:
         sizes={(group, tenant): size for group, tenant, size, _ in document["strata"]},
         sent={(group, tenant): sent for group, tenant, _, sent in document["strata"]},
         is_over=document["is_over"],
+        since=document.get("since", 0),
+        is_stopped=document.get("is_stopped", False),
     )
 
 

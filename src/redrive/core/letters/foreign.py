@@ -1,8 +1,9 @@
 """A letter from what lies in a broker's dead-letter queue, whoever put it there.
 
 Each producer writes in headers of its own why a message is dead. `READERS` has one reader for each, the first that
-knows its mark is asked; what none of them says, the broker's `x-death` may (redrive.core.in_place). Headers are as any
-program may have left them: whatever does not fit counts as absent, nothing raises.
+knows its mark is asked; Dramatiq writes in the body (see `dramatiq`). What none of them says, the broker's `x-death`
+may (redrive.core.in_place). Headers are as any program may have left them: whatever does not fit counts as absent,
+nothing raises.
 
 The id of a letter is made of what stays the same however often the message is handed over: the queue, the message's
 id, its body, its headers but for the broker's count of deliveries, and its death. So a message that is stored and then
@@ -14,11 +15,12 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from typing import Any, Final
 
 from redrive.core.in_place import attempts_of, dead_since, origin_queue, reason_of, redriven_count
+from redrive.core.letters.dramatiq import Told, told_in
 from redrive.core.letters.fingerprint import fingerprint, group_title
 from redrive.core.letters.letter import Letter
 from redrive.core.letters.making import MAX_REDRIVE_COUNT, previous_letter
@@ -35,6 +37,8 @@ MAX_TEXT_BYTES: Final = 4_000
 MAX_TRACEBACK_BYTES: Final = 8_000
 MAX_NAME_CHARS: Final = 255
 MAX_ATTEMPTS: Final = 1_000_000
+HEADER_TRACES: Final = "x-bullmq-stacktraces"
+"""Of a job from BullMQ's failed set: traces of the failures before the last, a JSON list."""
 _COUNTS_DELIVERIES: Final = frozenset({"x-delivery-count", "x-acquired-count"})
 
 
@@ -155,7 +159,9 @@ READERS: Final = (
         source="docs.celeryq.dev: Message Protocol, version 2",
     ),
 )  # fmt: skip
-_NAMES: Final = frozenset(name.lower() for each in READERS for name in each.history if not name.endswith("*"))
+_NAMES: Final = frozenset(
+    {HEADER_TRACES, *(name.lower() for each in READERS for name in each.history if not name.endswith("*"))}
+)
 _STARTS: Final = tuple(name[:-1].lower() for each in READERS for name in each.history if name.endswith("*"))
 
 
@@ -189,7 +195,8 @@ def found_letter(
         return own
     headers = message.headers
     reader = reader_of(headers)
-    said = Said() if reader is None else reader.read(headers)
+    dramatiq = told_in(message.body) if reader is None else None
+    said = _said(dramatiq) if reader is None else reader.read(headers)
     queue = _name(said.queue) or _name(origin_queue(headers, own=dead_letter_queue)) or as_queue or dead_letter_queue
     reason = _reason(headers, said)
     died = min(dead_since(headers, message.properties.timestamp) or now, now)
@@ -203,7 +210,7 @@ def found_letter(
         system=system,
         queue=queue,
         dead_letter_queue=dead_letter_queue,
-        message=message,
+        message=message if dramatiq is None else _typed(message, dramatiq.actor),
         reason=reason,
         error_type=error_type,
         error_code=said.error_code,
@@ -234,6 +241,26 @@ def found_id(message: Message, *, dead_letter_queue: str, copy: int = 0) -> str:
     return f"dl_{digest.hexdigest()[:24]}"
 
 
+def _said(told: Told | None) -> Said:
+    if told is None:
+        return Said()
+    return Said(
+        queue=told.queue,
+        error_type=told.error_type,
+        text=told.text,
+        traceback=told.traceback,
+        attempts=told.attempts,
+        first_failed_at=told.failed_at,
+    )
+
+
+def _typed(message: Message, actor: str) -> Message:
+    """With the name of its actor as its type, for who searches; one that has a type keeps it."""
+    if message.properties.type is not None or len(actor.encode("utf-8", "surrogatepass")) > MAX_NAME_CHARS:
+        return message
+    return replace(message, properties=replace(message.properties, type=actor))
+
+
 def _own_letter(message: Message) -> Letter | None:
     """A letter that redrive wrote as a document; None where this is none."""
     if not message.body.startswith(b'{"schema":'):
@@ -249,13 +276,13 @@ def _reason(headers: Headers, said: Said) -> Reason:
     code, text = reason_of(headers)
     wanted = said.text or text
     return Reason(
-        code=clean(said.error_code or code or _code(said.error_type) or UNKNOWN.code)[:MAX_NAME_CHARS],
+        code=clean(said.error_code or code or code_of(said.error_type) or UNKNOWN.code)[:MAX_NAME_CHARS],
         text=cut(clean(wanted), MAX_TEXT_BYTES) or UNKNOWN.text,
     )
 
 
-def _code(error_type: str | None) -> str | None:
-    """`System.TimeoutException` is `TIMEOUT_EXCEPTION`."""
+def code_of(error_type: str | None) -> str | None:
+    """A reason code from the name of an error: `System.TimeoutException` is `TIMEOUT_EXCEPTION`."""
     if error_type is None:
         return None
     last = error_type.rpartition(".")[2] or error_type

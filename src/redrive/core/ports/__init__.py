@@ -27,6 +27,7 @@ from redrive.core.ports.claims import (
     TransactionalClaimStore,
     Unsent,
 )
+from redrive.core.ports.failed import FailedJob, FailedJobs, FailedPage, Taking
 from redrive.core.ports.jobs import Items, Jobs, JobStore
 from redrive.core.ports.ledger import End, Forward, Ledger, LedgerTransaction, Taken, Transaction
 from redrive.core.ports.letters import (
@@ -49,6 +50,9 @@ __all__ = [
     "Clock",
     "Depth",
     "End",
+    "FailedJob",
+    "FailedJobs",
+    "FailedPage",
     "Features",
     "Forward",
     "GroupPage",
@@ -72,6 +76,7 @@ __all__ = [
     "Settle",
     "StoreTransaction",
     "Taken",
+    "Taking",
     "Transaction",
     "TransactionalClaimStore",
     "Unsent",

@@ -122,6 +122,12 @@ class LetterStore(Protocol):
         """None where the move was made and audited; else the reason it was refused (illegal move, no letter)."""
         ...
 
+    async def earlier(self, letter_ids: Sequence[str], *, job_id: str | None) -> dict[str, str]:
+        """Of these letters, those that would overtake another: an open letter of the same queue and key that died
+        before, and that this job does not hold. By their id, the id of the first such letter. None: no job.
+        """
+        ...
+
     async def prune(self, *, now: UnixMs, limit: int, selection: Selection | None = None) -> int:
         """Delete at most `limit` expired letters that are `closed` or `replayed`; open ones never go this way. With a
         `selection`, a person's wish: those it takes, in any state, expired or not, but none a redrive job holds.

@@ -93,6 +93,19 @@ class MemoryLetterStore:
         """See `LetterStore.review`."""
         return [self._review_one(change) for change in batch]
 
+    async def earlier(self, letter_ids: Sequence[str], *, job_id: str | None) -> dict[str, str]:
+        """See `LetterStore.earlier`."""
+        asked = [kept for each in letter_ids if (kept := self._kept.get(each)) is not None and kept.letter.message.key]
+        scopes = {(kept.letter.queue, kept.letter.message.key) for kept in asked}
+        first: dict[tuple[str, str | None], KeptLetter] = {}
+        for kept in sorted(self._kept.values(), key=lambda each: each.place):
+            scope = (kept.letter.queue, kept.letter.message.key)
+            is_held = job_id is not None and kept.letter.outstanding_job == job_id
+            if scope in scopes and kept.letter.state in OPEN_STATES and not is_held:
+                first.setdefault(scope, kept)
+        found = ((kept, first.get((kept.letter.queue, kept.letter.message.key))) for kept in asked)
+        return {kept.letter.id: one.letter.id for kept, one in found if one is not None and one.place < kept.place}
+
     async def prune(self, *, now: UnixMs, limit: int, selection: Selection | None = None) -> int:
         """See `LetterStore.prune`."""
         if selection is None:

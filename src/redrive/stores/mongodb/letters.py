@@ -60,6 +60,7 @@ MAX_TRIES: Final = 50
 NO_TENANT: Final = "-"
 PRUNED: Final = "pruned"
 _ORDER: Final = [("redrive.dead_lettered_at", 1), ("redrive.number", 1)]
+_KEYED: Final = {f"redrive.{name}": 1 for name in ("id", "queue", "key", "dead_lettered_at", "number")}
 _INDEXED: Final = ("queue", "dead_letter_queue", "previous", "fingerprint", "key", "expires_at", "number")
 
 
@@ -330,6 +331,45 @@ class MongoLetterStore:
             is_at_least=is_at_least,
         )
 
+    async def earlier(self, letter_ids: Sequence[str], *, job_id: str | None) -> dict[str, str]:
+        """See `LetterStore.earlier`. Reads the open letters of these keys, without their bodies."""
+        with translated(self._link.where):
+            ids = [id_in(each) for each in letter_ids]
+            if self._list.is_used:
+                named = set(ids)
+                asked = [
+                    each for each in await self._list.all() if each["_id"] in named and _scope(each)[1] is not None
+                ]
+            else:
+                wanted = {"_id": {"$in": ids}, "redrive.key": {"$ne": None}}
+                asked = await self.letters.find(wanted, _KEYED).to_list()
+            first = await self._first_open({_scope(each) for each in asked}, job_id=job_id) if asked else {}
+        pairs = ((each, first.get(_scope(each))) for each in asked)
+        return {
+            text_out(each["redrive"]["id"]): text_out(one["redrive"]["id"])
+            for each, one in pairs
+            if one is not None and place_in(one) < place_in(each)
+        }
+
+    async def _first_open(
+        self, scopes: Collection[tuple[str, str]], *, job_id: str | None
+    ) -> dict[tuple[str, str], Document]:
+        states = sorted(str(state) for state in OPEN_STATES)
+        if self._list.is_used:
+            opened = listed_in(await self._list.all(), Selection(states=OPEN_STATES), after=None, up_to=None)
+            found = [each for each in opened if _scope(each) in scopes]
+        else:
+            wanted = {"redrive.key": {"$in": sorted({key for _, key in scopes})}, "reviewState": {"$in": states}}
+            found = await self.letters.find(wanted, _KEYED, batch_size=PAGE).sort(_ORDER).to_list()
+        first: dict[tuple[str, str], Document] = {}
+        for start in range(0, len(found), PAGE):
+            page = found[start : start + PAGE]
+            jobs = await self.holders([each["_id"] for each in page])
+            for each in page:
+                if job_id is None or jobs.get(each["_id"]) != job_id:
+                    first.setdefault(_scope(each), each)
+        return first
+
     async def holders(self, ids: Sequence[str]) -> dict[str, str]:
         """The jobs that hold these letters, by the letters' `_id`."""
         if not ids:
@@ -506,6 +546,10 @@ class MongoLetterStore:
         refused = {ids[place] for place in taken}
         refused -= {name for name, job in (await self.holders(list(refused))).items() if job == job_id}
         return refused
+
+
+def _scope(document: Document) -> tuple[str, str]:
+    return document["redrive"]["queue"], document["redrive"]["key"]
 
 
 def text_out_or_empty(kept: str | None) -> str:

@@ -16,10 +16,11 @@ from redrive.core.letters.letter import ReviewState
 from redrive.core.letters.selection import OPEN_STATES, Selection
 from redrive.core.ports import Clock, JobStore, LetterStore, ReviewChange
 from redrive.core.redrive import ItemState, Job, JobCounts, JobOptions, JobState, Outcomes
+from redrive.core.refusals import WAIVABLE
 from redrive.errors import LeaseLostError
 from redrive.testing.clock import FAKE_EPOCH
 from redrive.testing.contracts.base import Contract
-from redrive.testing.samples import QUEUE, hard_letter, job, letter
+from redrive.testing.samples import QUEUE, hard_letter, job, letter, message
 
 OVER = (JobState.DONE, JobState.ABORTED, JobState.FAILED)
 
@@ -85,7 +86,7 @@ class JobStoreContract(Contract):
                 fingerprint="f", tenant="t", key="k", message_type="m", since=1, until=2, text="x%",
             ),
             options=JobOptions(limit=7, rate_per_s=0.5, keep_attempts=True, keep_ttl=True, target_queue="other",
-                               force=True, max_redrives=9),
+                               force=True, max_redrives=9, even_if=WAIVABLE),
             note="after the fix", request_key="r-1",
         )  # fmt: skip
 
@@ -324,6 +325,57 @@ class JobStoreContract(Contract):
 
         assert [] == await jobs.items("job-1", state=None, limit=10)
         assert await self.holder(letters, name) is None
+
+    # ------------------------------------------------------------------------------------------------- order of a key
+
+    async def put_of_keys(self, letters: LetterStore, keys: str, *, queue: str = QUEUE) -> None:
+        """A letter for each of these one-letter keys ("-": none), dead one after the other: dl_000, dl_001, …"""
+        await letters.put(
+            [
+                letter(
+                    f"dl_{queue[0]}{place:02}", died_at=FAKE_EPOCH - 90_000 + place, queue=queue,
+                    message=message(f"m-{place}", key=None if key == "-" else key),
+                )
+                for place, key in enumerate(keys)
+            ]
+        )  # fmt: skip
+
+    async def test_a_letter_overtakes_the_first_open_one_of_its_key(self, letters: LetterStore) -> None:
+        await self.put_of_keys(letters, "ab-ab-a")
+        await self.put_of_keys(letters, "aaa", queue="billing")
+        names = [f"dl_o{place:02}" for place in range(7)]
+
+        found = await letters.earlier([*names, "never seen"], job_id=None)
+
+        assert {"dl_o03": "dl_o00", "dl_o04": "dl_o01", "dl_o06": "dl_o00"} == found
+        assert {} == await letters.earlier([], job_id=None)
+
+    async def test_a_letter_that_is_sent_or_closed_holds_nobody_up(self, letters: LetterStore) -> None:
+        await self.put_of_keys(letters, "aaaa")
+        for name, state in (("dl_o00", ReviewState.CLOSED), ("dl_o01", ReviewState.REPLAYED)):
+            assert [None] == await letters.review([ReviewChange(letter_id=name, to=state, actor="ann", at=1)])
+        assert [None] == await letters.review(
+            [ReviewChange(letter_id="dl_o02", to=ReviewState.REVIEWED, actor="ann", at=1)]
+        )
+
+        assert {"dl_o03": "dl_o02"} == await letters.earlier(["dl_o01", "dl_o02", "dl_o03"], job_id=None)
+
+    async def test_what_the_job_holds_goes_before_and_what_another_holds_does_not(
+        self, jobs: JobStore, letters: LetterStore
+    ) -> None:
+        await self.put_of_keys(letters, "aaa")
+        await jobs.stage(await self.started(jobs, selection=Selection(ids=("dl_o00", "dl_o02"))), limit=10)
+
+        assert {"dl_o02": "dl_o01"} == await letters.earlier(["dl_o00", "dl_o01", "dl_o02"], job_id="job-1")
+        assert {"dl_o02": "dl_o00"} == await letters.earlier(["dl_o02"], job_id="job-2")
+
+    async def test_of_letters_that_died_at_one_moment_the_first_stored_is_the_first(self, letters: LetterStore) -> None:
+        given = [letter(f"dl_{name}", message=message(name, key="k\x00é\ud800")) for name in "cab"]
+        await letters.put(given)
+
+        found = await letters.earlier(["dl_a", "dl_b", "dl_c"], job_id=None)
+
+        assert {"dl_a": "dl_c", "dl_b": "dl_c"} == found
 
     # ------------------------------------------------------------------------------------------------- items
 

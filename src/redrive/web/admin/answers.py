@@ -178,6 +178,7 @@ class Plan(Struct, kw_only=True):
     queues: list[Json]
     letters: list[str]
     skipped: list[Json]
+    refusals: dict[str, int]
     missing: list[str]
     takes_ms: int | None
     edits: list[Json]
@@ -208,6 +209,7 @@ class JobDetail(Struct, kw_only=True):
 
     job: Job
     skipped: list[Json]
+    refusals: dict[str, int]
     missing: list[str]
     came_back: Json | None
     outcomes: Json
@@ -225,6 +227,7 @@ class Item(Struct, kw_only=True):
     position: int
     letter_id: str
     state: str
+    code: str | None
     why: str | None
 
 

@@ -9,6 +9,7 @@ from starlette.responses import JSONResponse, Response
 
 from redrive.core.letters.selection import Selection
 from redrive.core.redrive import JOB_TRANSITIONS, Job, JobEvent, JobState
+from redrive.core.refusals import code_of
 from redrive.errors import TransitionError
 from redrive.runtime.app import Redrive
 from redrive.runtime.redriver import Redriver
@@ -46,7 +47,7 @@ async def create_job(call: Call) -> Response:
 
 async def _carry_out(app: Redrive) -> None:
     """Run what waits, oldest first. Not this job by its id: that would resume one a person has aborted meanwhile."""
-    redriver = Redriver(app.backend, app.clock, app.events)
+    redriver = Redriver(app.backend, app.clock, app.events, consumers=app.consumers)
     while await redriver.run(None, owner=runner_name()) is not None:
         pass
 
@@ -80,7 +81,13 @@ async def job_items(call: Call) -> Any:
     await call.service.job(job_id)
     found = await call.app.backend.jobs.items(job_id, state=query.state, limit=query.limit, after=query.after)
     items = [
-        {"position": item.position, "letter_id": item.letter_id, "state": str(item.state), "why": item.why}
+        {
+            "position": item.position,
+            "letter_id": item.letter_id,
+            "state": str(item.state),
+            "code": None if item.why is None else str(code_of(item.why)),
+            "why": item.why,
+        }
         for item in found
     ]
     return {"items": items, "after": found[-1].position if len(found) == query.limit else None}

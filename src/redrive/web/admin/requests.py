@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from typing import Annotated, Any, Final, TypeAlias
+from typing import Annotated, Any, Final, Literal, TypeAlias
 from urllib.parse import parse_qsl
 
 import msgspec
@@ -15,6 +15,7 @@ from redrive.core.letters.letter import ReviewState
 from redrive.core.letters.selection import Selection
 from redrive.core.policy.control import Kind
 from redrive.core.redrive import MAX_REDRIVES, ItemState, JobOptions
+from redrive.core.refusals import WAIVABLE
 from redrive.core.units import MAX_DELAY_MS, UnixMs, parse_instant
 from redrive.web.admin.problems import refuse
 
@@ -176,6 +177,7 @@ class Options(Struct, forbid_unknown_fields=True, frozen=True, kw_only=True):
     canary: Count | None = None
     canary_watch_ms: Annotated[int, Meta(ge=1, le=86_400_000)] = 60_000
     edit: Annotated[list[dict[str, Any]], Meta(min_length=1, max_length=1_000)] | None = None
+    even_if: list[Literal["dedup-expired", "out-of-order"]] = []
 
 
 class JobBody(Selected, frozen=True, kw_only=True):
@@ -187,7 +189,8 @@ class JobBody(Selected, frozen=True, kw_only=True):
         """As the service takes them."""
         options = msgspec.structs.asdict(self.options)
         edit = None if self.options.edit is None else json.dumps(self.options.edit)
-        return JobOptions(**{**options, "edit": edit})
+        even_if = tuple(each for each in WAIVABLE if each in self.options.even_if)
+        return JobOptions(**{**options, "edit": edit, "even_if": even_if})
 
 
 class NoteBody(Struct, forbid_unknown_fields=True, frozen=True, kw_only=True):

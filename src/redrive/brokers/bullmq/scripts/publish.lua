@@ -14,7 +14,9 @@
 
   An id that a job has already is given a suffix (two copies of a message are two jobs), unless that job carries the
   mark: then this very publish was sent before, and its answer was lost. A job that has failed and was kept makes room
-  for its message when that is sent again: a redrive runs under the id it had.
+  for its message when that is sent again: a redrive runs under the id it had. One that redrive neither made nor gave up
+  does not: it may be another message, and nobody has its letter. A number that the queue has not given yet is left to
+  it.
 
   Returns one answer per job: its id, or {error}.
 ]]
@@ -29,7 +31,9 @@ local target = targetFor(meta[1], meta[5], waitKey, pausedKey)
 local turns = openTurns(prefix, ARGV[4])
 
 local function hasMadeRoom(id)
-  if rcall("ZREM", prefix .. "failed", id) == 0 then
+  local found = rcall("HMGET", prefix .. id, "rd", "rdl", "finishedOn")
+  local isKnown = found[1] or (found[2] and found[2] == found[3])
+  if not isKnown or rcall("ZREM", prefix .. "failed", id) == 0 then
     return false
   end
   rcall("DEL", prefix .. id)
@@ -42,7 +46,8 @@ end
 -- The id to use, or nil where this publish has added it before.
 local function freeId(id, mark)
   local candidate, number = id, 1
-  while rcall("EXISTS", prefix .. candidate) == 1 do
+  local isAhead = string.match(id, "^[1-9]%d*$") and tonumber(id) > (tonumber(rcall("GET", idKey)) or 0)
+  while rcall("EXISTS", prefix .. candidate) == 1 or (isAhead and number == 1) do
     if rcall("HGET", prefix .. candidate, "rdm") == mark then
       return nil, candidate
     end

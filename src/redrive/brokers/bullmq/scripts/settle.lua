@@ -13,7 +13,7 @@
              due       when it may run again, ms of the caller's clock
              reason    failedReason, or the return value as JSON
              entries   list of history entries, JSON; "" is none, here and below
-             fields    flat list of fields to set
+             fields    flat list of fields to set; what "rdl" is set to, is the time of this end
              options   of moveToFinished, msgpacked; "" where it is not called
              data      {kind, text}: what the body is from now on
   ARGV[3]  the caller's clock, ms
@@ -51,6 +51,11 @@ local function fieldsOf(jobKey, finish)
     end
     fields[#fields + 1] = "rdh"
     fields[#fields + 1] = history
+  end
+  for at = 1, #fields, 2 do
+    if fields[at] == "rdl" then
+      fields[at + 1] = now
+    end
   end
   local data = finish[9]
   if #data > 0 then

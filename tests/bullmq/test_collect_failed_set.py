@@ -1,0 +1,118 @@
+"""Walks through a failed set: what is left does not hide what comes behind it, and jobs that are odd harm nobody."""
+
+from __future__ import annotations
+
+import pytest
+
+from redrive.brokers.bullmq import failed
+from redrive.brokers.bullmq.broker import BullBroker
+from redrive.core.ports import FailedJob, Taking
+from redrive.testing.samples import QUEUE
+from tests.redis import Redis
+
+AT = 1_700_000_000_000
+
+
+def put(redis: Redis, job_id: str, *, at: int = AT, **fields: str | int) -> None:
+    """A failed job, as a worker leaves it."""
+    whole = {
+        "name": "charge", "data": '{"n":1}', "opts": "{}", "timestamp": AT - 1, "finishedOn": at, "atm": 1,
+        "failedReason": "declined", **fields,
+    }  # fmt: skip
+    pairs = [part for pair in whole.items() for part in pair]
+    redis.ask("HSET", f"bull:{QUEUE}:{job_id}", *pairs)
+    redis.ask("ZADD", f"bull:{QUEUE}:failed", at, job_id)
+
+
+async def walk(broker: BullBroker, *, limit: int = 100) -> tuple[list[str], dict[str, int]]:
+    """All that is shown, in order; and what is left."""
+    shown: list[FailedJob] = []
+    left: dict[str, int] = {}
+    cursor = None
+    for _ in range(100):
+        page = await broker.failed.look(QUEUE, limit=limit, cursor=cursor)
+        shown += page.jobs
+        for why, count in page.left.items():
+            left[why] = left.get(why, 0) + count
+        cursor = page.cursor
+        if cursor is None:
+            return [each.message.id for each in shown], left
+    raise AssertionError("the walk never ended")
+
+
+@pytest.mark.parametrize(("looked_at", "limit"), [(3, 100), (500, 2), (1, 1), (500, 100)])
+async def test_what_is_left_hides_nothing(
+    redis: Redis, broker: BullBroker, monkeypatch: pytest.MonkeyPatch, *, looked_at: int, limit: int
+) -> None:
+    monkeypatch.setattr(failed, "MAX_LOOKED_AT", looked_at)
+    for number in range(10):
+        # All of one millisecond.
+        put(redis, f"own-{number}", rdl=AT)
+        put(redis, f"parent-{number}", parentKey="bull:parents:1")
+    for number in range(5):
+        put(redis, f"z-{number}")
+        put(redis, f"later-{number}", at=AT + number + 1)
+    redis.ask("ZADD", f"bull:{QUEUE}:failed", AT, "nobody")
+
+    shown, left = await walk(broker, limit=limit)
+
+    assert [*(f"z-{number}" for number in range(5)), *(f"later-{number}" for number in range(5))] == shown
+    assert {failed.OWN: 10, failed.LEFT[0]: 10, failed.LEFT[2]: 1} == left
+
+
+async def test_a_walk_goes_on_where_the_job_it_stood_at_is_gone(redis: Redis, broker: BullBroker) -> None:
+    for number in range(6):
+        put(redis, f"z-{number}")
+
+    first = await broker.failed.look(QUEUE, limit=2)
+    assert [Taking.TAKEN] * 2 == await broker.failed.take(QUEUE, first.jobs)
+    rest = await broker.failed.look(QUEUE, limit=9, cursor=first.cursor)
+
+    assert [f"z-{number}" for number in range(2, 6)] == [each.message.id for each in rest.jobs]
+    assert [Taking.GONE] * 2 == await broker.failed.take(QUEUE, first.jobs)
+
+
+async def test_large_jobs_come_in_parts(redis: Redis, broker: BullBroker) -> None:
+    for number in range(3):
+        put(redis, f"z-{number}", data='"' + "x" * 3_000_000 + '"')
+
+    first = await broker.failed.look(QUEUE, limit=9)
+
+    assert (2, True) == (len(first.jobs), first.cursor is not None)
+    assert 3 == len((await walk(broker))[0])
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"stacktrace": "no JSON"},
+        {"stacktrace": '{"a":1}'},
+        {"stacktrace": "[1,null]"},
+        {"opts": "[]"},
+        {"opts": "no JSON"},
+        {"data": "no JSON"},
+        {"atm": "many", "processedOn": "never", "finishedOn": "1e999"},
+        {"failedReason": ""},
+        {"name": ""},
+    ],
+)
+async def test_an_odd_job_is_shown_taken_and_goes_back(
+    redis: Redis, broker: BullBroker, fields: dict[str, str]
+) -> None:
+    put(redis, "odd", **fields)
+
+    (job,) = (await broker.failed.look(QUEUE, limit=9)).jobs
+
+    assert fields.get("data", '{"n":1}').encode() == job.message.body
+    assert [Taking.TAKEN] == await broker.failed.take(QUEUE, [job])
+    assert failed.options_in(job.message) == {}
+    assert 0 == redis.ask("EXISTS", f"bull:{QUEUE}:odd")
+
+
+async def test_another_job_under_the_id_is_not_the_one_that_was_seen(redis: Redis, broker: BullBroker) -> None:
+    put(redis, "z")
+    (job,) = (await broker.failed.look(QUEUE, limit=9)).jobs
+    put(redis, "z", timestamp=AT)
+
+    assert [Taking.GONE] == await broker.failed.take(QUEUE, [job])
+    assert 1 == redis.ask("ZCARD", f"bull:{QUEUE}:failed")
