@@ -10,24 +10,14 @@ from typing import Any, Final
 
 from redrive.core.letters.letter import Letter
 from redrive.core.letters.review import moves
+from redrive.core.letters.rows import CONTENT_COLUMNS, REVIEW_NUMBER, REVIEW_STATES, SUMMARY_COLUMNS, SUMMARY_WIDTH
 from redrive.core.letters.selection import Selection
 from redrive.core.ports import AuditEntry, ReviewChange
 from redrive.core.text import clean
 from redrive.core.units import UnixMs
 from redrive.postgres import groups
 from redrive.postgres.database import Tx
-from redrive.postgres.rows import (
-    CONTENT_COLUMNS,
-    CONTENT_TYPES,
-    REVIEW_NUMBER,
-    REVIEW_STATES,
-    SUMMARY_COLUMNS,
-    SUMMARY_TYPES,
-    SUMMARY_WIDTH,
-    content_row,
-    letter_from,
-    summary_row,
-)
+from redrive.postgres.rows import CONTENT_TYPES, SUMMARY_TYPES, content_row, letter_from, summary_row
 from redrive.postgres.search import where
 from redrive.postgres.values import columns_of, text_in, text_out, unnest
 

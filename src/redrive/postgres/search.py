@@ -21,11 +21,12 @@ from typing import Any, Final
 from psycopg.types.json import Jsonb
 
 from redrive.core.letters.ages import AGE_BOUNDS_MS, Ages
+from redrive.core.letters.rows import REVIEW_NUMBER, REVIEW_STATES, SUMMARY_COLUMNS
 from redrive.core.letters.selection import OPEN_STATES, Place, Selection, cursor_at, place_of
 from redrive.core.ports import LetterStats, LetterSummary, Page
 from redrive.core.units import UnixMs
 from redrive.postgres.database import Tx
-from redrive.postgres.rows import REVIEW_NUMBER, REVIEW_STATES, SUMMARY_COLUMNS, summary_from
+from redrive.postgres.rows import summary_from
 from redrive.postgres.values import text_in, text_out
 
 NO_TENANT: Final = "-"

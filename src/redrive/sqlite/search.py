@@ -17,10 +17,11 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
 from redrive.core.letters.ages import AGE_BOUNDS_MS, Ages
+from redrive.core.letters.rows import REVIEW_NUMBER, REVIEW_STATES, SUMMARY_COLUMNS, headers_from
 from redrive.core.letters.selection import OPEN_STATES, Place, Selection, cursor_at, has_headers, place_of
 from redrive.core.ports import LetterStats, LetterSummary, Page
 from redrive.core.units import UnixMs
-from redrive.sqlite.rows import REVIEW_NUMBER, REVIEW_STATES, SUMMARY_COLUMNS, headers_from, summary_from
+from redrive.sqlite.rows import summary_from
 from redrive.sqlite.values import text_in, text_out
 
 ORDER: Final = "dead_lettered_at, seq"
