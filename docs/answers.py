@@ -152,7 +152,7 @@ def _overview() -> service.Overview:
 
 
 def _erasure() -> service.Erasure:
-    return service.Erasure(letters=3, held=0, archived=2, files=1, unreadable=0)
+    return service.Erasure(letters=3, held=0, archived=2, files=1, unreadable=0, claims=3)
 
 
 def _look() -> alerting.Look:

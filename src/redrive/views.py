@@ -149,10 +149,11 @@ def _audit(entry: AuditEntry) -> Document:
 
 def stats_document(stats: LetterStats, groups: Sequence[GroupCount] = (), *, last_hour: int = 0) -> Document:
     """Counts; every mapping has its largest entry first. `groups` are the problems behind them; `last_hour` is how
-    many of the letters died within it.
+    many of the letters died within it. `is_at_least`: there are more than `total`, and what is counted are the oldest.
     """
     return {
         "total": stats.total,
+        "is_at_least": stats.is_at_least,
         "last_hour": last_hour,
         "by_state": stats.by_state,
         "by_queue": stats.by_queue,
@@ -391,7 +392,7 @@ def released_document(found: Released) -> Document:
 
 def erasure_document(found: Erasure) -> Document:
     """What is, or was, erased."""
-    names = ("letters", "archived", "files", "held", "unreadable")
+    names = ("letters", "archived", "files", "held", "unreadable", "claims", "claims_kept")
     return {name: getattr(found, name) for name in names}
 
 

@@ -36,6 +36,14 @@ class TestMongoLetterStore(LetterStoreContract):
         yield MongoLetterStore(Link(database_url()), clock=clock)
 
 
+class TestMongoLetterStoreByIndex(LetterStoreContract):
+    """As it asks a server that has indexes."""
+
+    @asynccontextmanager
+    async def make(self, clock: Clock) -> AsyncIterator[LetterStore]:
+        yield MongoLetterStore(Link(database_url(), is_scanned=False), clock=clock)
+
+
 class TestMongoJobStore(JobStoreContract):
     @asynccontextmanager
     async def make(self, clock: Clock) -> AsyncIterator[JobParts]:
@@ -43,6 +51,15 @@ class TestMongoJobStore(JobStoreContract):
         letters = MongoLetterStore(link, clock=clock)
         await letters.open()
         yield JobParts(jobs=MongoJobStore(link, letters, clock=clock), letters=letters)
+        await letters.close()
+
+
+class TestMongoGroupStoreByIndex(GroupStoreContract):
+    @asynccontextmanager
+    async def make(self, clock: Clock) -> AsyncIterator[GroupParts]:
+        letters = MongoLetterStore(Link(database_url(), is_scanned=False), clock=clock)
+        await letters.open()
+        yield GroupParts(groups=letters.groups, letters=letters)
         await letters.close()
 
 

@@ -12,7 +12,7 @@ import time
 from collections.abc import Awaitable, Callable
 
 from redrive.core.letters.letter import ReviewState
-from redrive.core.letters.selection import Selection
+from redrive.core.letters.selection import OPEN_STATES, Selection
 from redrive.postgres import Database
 from redrive.postgres.database import Tx
 from redrive.postgres.search import where
@@ -98,11 +98,19 @@ async def test_pages_filters_and_counts_never_walk_all_letters(postgres_alone: P
         told("deep page", await timed(lambda: letters.find(Selection(), limit=50, cursor=deep)))
         for name, selection in MATCHING_NO_INDEX.items():
             told(name, await timed(lambda chosen=selection: letters.find(chosen, limit=50), rounds=3))
-        told("counts of a tenant", await timed(lambda: letters.stats(Selection(tenant="tenant-77"))))
-        told("counts of a queue", await timed(lambda: letters.stats(Selection(queue="queue-3")), rounds=3))
+        for name, counted in {
+            "open letters": Selection(states=OPEN_STATES),
+            "a queue": Selection(queue="queue-3"),
+            "a tenant": Selection(tenant="tenant-77"),
+            "a reason, up to 10 000": Selection(reason_code="REASON_3"),
+            "a time, up to 10 000": Selection(since=DIED_AT + COUNT // 2),
+        }.items():
+            told(f"counts of {name}", await timed(lambda chosen=counted: letters.stats(chosen, up_to=10_000)))
         told("groups", await timed(lambda: groups.groups(limit=50)))
-        fresh = iter(range(ROUNDS))
-        told("put", await timed(lambda: letters.put([letter(f"new-{next(fresh)}", died_at=DIED_AT)])))
+        fresh = iter(range(10 * ROUNDS))
+        told(
+            "put", await timed(lambda: letters.put([letter(f"new-{next(fresh)}", died_at=DIED_AT)]), rounds=10 * ROUNDS)
+        )
 
         # How long it takes says something of the machine; what is read says it of the plan.
         for name, selection in FILTERS.items():

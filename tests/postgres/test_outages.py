@@ -10,6 +10,7 @@ import pytest
 from redrive.core.idempotency import Acquired, ClaimState
 from redrive.core.letters.selection import Selection
 from redrive.core.ports import ClaimEnd
+from redrive.core.settlement import Reason
 from redrive.errors import (
     BrokerUnavailableError,
     ConfigurationError,
@@ -19,13 +20,13 @@ from redrive.errors import (
     StorageCorruptError,
     UnsupportedError,
 )
-from redrive.postgres import Database
+from redrive.postgres import Database, search
 from redrive.postgres import database as database_module
 from redrive.postgres.address import parse
 from redrive.postgres.failures import as_redrive_error
 from redrive.stores.postgres import PostgresClaimStore, PostgresLetterStore
 from redrive.testing.samples import letter, message
-from redrive.testing.servers.postgres import PostgresNode, ask
+from redrive.testing.servers.postgres import USER, PostgresNode, ask
 from redrive.testing.servers.proxy import FaultProxy
 
 LEASE_MS = 60_000
@@ -239,7 +240,7 @@ async def test_many_processes_may_start_on_an_empty_database(postgres: str) -> N
 
     await asyncio.gather(*(store.open() for store in stores))
 
-    assert [("min_reader_version", 1), ("schema_version", 1)] == ask(
+    assert [("min_reader_version", 2), ("schema_version", 3)] == ask(
         postgres, "SELECT * FROM redrive_meta ORDER BY name"
     )
     await asyncio.gather(*(store.close() for store in stores))
@@ -258,6 +259,29 @@ async def test_newer_tables_are_refused_and_additive_ones_are_not(postgres: str)
 
     with pytest.raises(SchemaTooNewError, match="schema 9"):
         await PostgresLetterStore(Database(postgres)).open()
+
+
+async def test_without_the_right_to_make_an_extension_texts_are_looked_for_all_the_same(
+    postgres_alone: PostgresNode, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with postgres_alone.database() as url:
+        ask(url, "CREATE ROLE plain LOGIN")
+        ask(url, "CREATE SCHEMA own AUTHORIZATION plain")
+        found = {}
+        for who, schema in (("plain", "own"), (USER, "mine")):
+            letters = PostgresLetterStore(Database(f"{url.replace(f'{USER}@', f'{who}@')}?schema={schema}"))
+            await letters.open()
+            await letters.put([letter("dl_1", reason=Reason(code="X", text="the Card was declined")), letter("dl_2")])
+            page = await letters.find(Selection(text="card W"), limit=10)
+            index = ask(url, f"SELECT to_regclass('{schema}.redrive_letter_text') IS NOT NULL")
+            found[who] = ([each.id for each in page.letters], index)
+            # Where many have it, they are looked through as if there were no index.
+            monkeypatch.setattr(search, "FEW", 0)
+            assert page == await letters.find(Selection(text="card W"), limit=10)
+            monkeypatch.undo()
+            await letters.close()
+
+    assert {"plain": (["dl_1"], [(False,)]), USER: (["dl_1"], [(True,)])} == found
 
 
 # ---------------------------------------------------------------------------------------------- errors

@@ -15,9 +15,11 @@ from typing import Any, BinaryIO
 
 import pytest
 
+from redrive.core.idempotency import Acquired, ClaimState
 from redrive.core.letters.letter import Letter, ReviewState
 from redrive.core.letters.meant import is_meant
 from redrive.core.letters.selection import Selection
+from redrive.core.ports import ClaimEnd
 from redrive.errors import ConfigurationError
 from redrive.runtime import archive as archives
 from redrive.runtime.app import Redrive
@@ -80,6 +82,34 @@ async def test_a_persons_letters_go_everywhere_and_nobody_elses(
     for path in tmp_path.rglob("*"):
         if path.is_file() and path.suffix == ".jsonl":
             assert SECRET not in path.read_text(), path
+
+
+async def test_the_keys_of_dead_letters_go_and_those_of_what_was_processed_are_told(
+    app: Redrive, service: Service, folder: Path
+) -> None:
+    claims, key = app.backend.claims, f"user:{SECRET}"
+    ends = {"orders": ClaimState.DEAD_LETTERED, "bills": ClaimState.PROCESSED, "mails": ClaimState.DEAD_LETTERED}
+    for queue, state in [*ends.items(), ("others", ClaimState.DEAD_LETTERED)]:
+        owner = "user:bob" if queue == "others" else key
+        (claimed,) = await claims.claim([(queue, owner)], lease_ms=60_000, owner="w1")
+        assert isinstance(claimed, Acquired)
+        await claims.finish([ClaimEnd(ref=claimed.ref, state=state)])
+    await app.backend.letters.put(
+        [of("dl_1", SECRET), of("dl_2", SECRET, queue="bills"), of("dl_3", "bob", queue="others")]
+    )
+    archived(folder / "a.jsonl", of("dl_4", SECRET, queue="mails"))
+
+    looked = await service.to_erase(Selection(key=key))
+    before = await claims.get("orders", key)
+    erased = await service.erase(Selection(key=key), actor="ann")
+
+    assert (2, 1) == (looked.claims, looked.claims_kept) == (erased.claims, erased.claims_kept)
+    assert before is not None, "looking changes nothing"
+    assert [None, None] == [await claims.get(queue, key) for queue in ("orders", "mails")]
+    processed = await claims.get("bills", key)
+    assert processed is not None
+    assert ClaimState.PROCESSED is processed.state
+    assert await claims.get("others", "user:bob") is not None
 
 
 async def test_it_is_recorded_without_what_was_erased(app: Redrive, service: Service, folder: Path) -> None:

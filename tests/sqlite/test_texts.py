@@ -9,12 +9,12 @@ from hypothesis import strategies as st
 from redrive.core import settlement
 from redrive.core.idempotency import Duplicate
 from redrive.core.letters.letter import letter_id
+from redrive.core.letters.rows import UNREADABLE
 from redrive.core.letters.selection import Selection
 from redrive.core.message import Properties
 from redrive.core.ports import End, Outgoing
 from redrive.core.settlement import Reason
 from redrive.sqlite import SqliteFile, SqliteLedger
-from redrive.sqlite.rows import UNREADABLE
 from redrive.sqlite.values import numbers, text_in, text_out
 from redrive.stores.sqlite import SqliteLetterStore
 from redrive.testing.samples import attempt, letter, message, outgoing

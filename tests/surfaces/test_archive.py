@@ -116,7 +116,8 @@ async def test_one_persons_letters_are_erased_after_the_count_was_seen(cli: Cli,
 
     assert [("redrive-archive/a.jsonl", 2)] == [(each["file"], each["letters"]) for each in listed.json["archives"]]
     assert {
-        "dry_run": True, "letters": 1, "archived": 2, "files": 2, "held": 0, "unreadable": 0,
+        "dry_run": True, "letters": 1, "archived": 2, "files": 2, "held": 0, "unreadable": 0, "claims": 0,
+        "claims_kept": 0,
     } == looked.json  # fmt: skip
     assert (2, True) == (asked.code, "Erase 1 letter, and 2 in 2 archives, for good?" in asked.err)
     assert (2, 2) == (wrong.code, nobody.code)

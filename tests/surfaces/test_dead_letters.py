@@ -15,6 +15,7 @@ from redrive.core.letters.letter import ReviewState
 from redrive.core.letters.selection import Selection
 from redrive.core.settlement import Reason
 from redrive.runtime.app import Redrive
+from redrive.service import looking
 from redrive.testing.samples import HARD_BODIES, HARD_HEADERS, QUEUE, hard_letter, letter, message
 from tests.surfaces.conftest import COMMAND, Cli, clean_environment, put
 
@@ -136,6 +137,20 @@ async def test_stats_name_the_problems(cli: Cli, shop: Redrive) -> None:
     assert [("fp-1", "TimeoutError: no answer", 3)] == [
         (group["group"], group["title"], group["count"]) for group in shown["groups"]
     ]
+
+
+async def test_counts_say_where_there_are_more(cli: Cli, shop: Redrive, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(looking, "COUNTED", 2)
+    await put(shop, 3)
+
+    told = cli("dlq", "stats", "--reason", "TIMEOUT_EXHAUSTED", *APP).out
+    shown = cli("dlq", "stats", "--reason", "TIMEOUT_EXHAUSTED", *APP, "--json").json
+    monkeypatch.setattr(looking, "COUNTED", 3)
+    exact = cli("dlq", "stats", "--reason", "TIMEOUT_EXHAUSTED", *APP)
+
+    assert "more than 2" in told
+    assert (2, True) == (shown["total"], shown["is_at_least"])
+    assert "more than" not in exact.out
 
 
 async def test_a_terminal_does_not_obey_what_a_message_says(cli: Cli, shop: Redrive) -> None:

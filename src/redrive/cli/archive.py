@@ -253,8 +253,8 @@ def erase(
 
     \b
     That it was done is recorded (who, when, how many) without what was erased. It asks with the count first. What a
-    redrive job holds stays until that has ended. Keys of claims, messages that wait in queues, and logs are left: see
-    the how-to on retention.
+    redrive job holds stays until that has ended. Keys of what was processed, messages that wait in queues, and logs
+    are left: see the how-to on retention.
 
     \b
       redrive dlq erase --key order:7 --dry-run
@@ -282,6 +282,11 @@ def erase(
         return
     verb = "Would erase" if dry_run else "Erased"
     say(f"{verb} {plural(found.letters, 'letter')}, and {found.archived} in {plural(found.files, 'archive')}.")
+    if found.claims:
+        say(f"{verb} {plural(found.claims, 'idempotency key')}.")
+    if found.claims_kept:
+        kept = plural(found.claims_kept, "idempotency key")
+        note(f"{kept} stay until their time is over: late copies are known by them.")
     if found.held:
         note(f"{plural(found.held, 'letter')} stay: a redrive job holds them. Say it again once it has ended.")
     if found.unreadable:

@@ -141,6 +141,8 @@ def stats(
       redrive dlq stats                      what is wrong right now
       redrive dlq stats orders --since 1d    what went wrong today
     """
+    from redrive.service.looking import COUNTED
+
     selection = filters.selection()
 
     async def look(service: Service) -> tuple[LetterStats, tuple[GroupCount, ...], int]:
@@ -151,8 +153,9 @@ def stats(
                 if wrong
                 else "Counts are right."
             )
-        found = await service.stats(selection, top=top)
-        return found, await service.group_counts(selection, limit=top), await service.died_last_hour(selection)
+        found = await service.stats(selection, top=top, up_to=COUNTED)
+        groups = await service.group_counts(selection, limit=top, up_to=COUNTED)
+        return found, groups, await service.died_last_hour(selection)
 
     found, groups, last_hour = where.run(look)
     if where.is_json:
@@ -168,7 +171,10 @@ def _print_stats(stats: LetterStats, groups: tuple[GroupCount, ...], last_hour: 
         note("No dead letters.")
         return
     now = time.time_ns() // 1_000_000
-    facts([("letters", stats.total), ("in the last hour", last_hour), ("oldest open", ago(stats.oldest_at, now))])
+    total = f"more than {stats.total:,}".replace(",", " ") if stats.is_at_least else stats.total
+    facts([("letters", total), ("in the last hour", last_hour), ("oldest open", ago(stats.oldest_at, now))])
+    if stats.is_at_least:
+        note("What follows is of the oldest of them. Choose fewer for exact counts, with --since for example.")
     say("")
     table(
         ("group", "problem", "queue", "letters", "first failed"),

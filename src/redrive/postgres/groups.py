@@ -1,4 +1,4 @@
-"""Groups: triggers count (sql/001_start.sql); people, and new failures, move them here.
+"""Groups: triggers count (sql/002_tally.sql); people, and new failures, move them here.
 
 Every function runs inside the caller's transaction.
 """
@@ -256,23 +256,17 @@ _WRONG: Final = (
     f"UNION SELECT coalesce(n.fingerprint, k.fingerprint) FROM ({_NAMES_NOW}) n FULL JOIN @group_name k USING (id) "
     "WHERE n.count IS DISTINCT FROM k.count"
 )
-_FACETS: Final = (
-    "SELECT 0, state::text, count(*) FROM @letter GROUP BY 2 "
-    "UNION ALL SELECT 1, queue, count(*) FROM @letter GROUP BY 2 "
-    "UNION ALL SELECT 2, reason_code, count(*) FROM @letter GROUP BY 2 "
-    "UNION ALL SELECT 3, fingerprint, count(*) FROM @letter GROUP BY 2 "
-    "UNION ALL SELECT 4, coalesce(tenant, '-'), count(*) FROM @letter GROUP BY 2"
-)
 
 
 def recount(tx: Tx) -> int:
     """Make the counts anew where they are wrong; of how many groups they were. Nobody stores or moves a letter
     meanwhile. The counts of all letters, which `stats` reads, are made anew with them.
     """
-    tx.execute("LOCK TABLE @letter, @group, @group_name, @letter_count IN SHARE ROW EXCLUSIVE MODE")
+    tx.execute("LOCK TABLE @letter, @group, @group_name, @tally, @tally_new IN SHARE ROW EXCLUSIVE MODE")
     wrong = [row[0] for row in tx.execute(_WRONG)]
-    tx.execute("DELETE FROM @letter_count")
-    tx.execute(f"INSERT INTO @letter_count (what, name, count) {_FACETS}")
+    tx.execute("DELETE FROM @tally")
+    tx.execute("DELETE FROM @tally_new")
+    tx.execute("INSERT INTO @tally_new SELECT queue, dead_letter_queue, state, what, name, count FROM @tally_now")
     if not wrong:
         return 0
     tx.execute("UPDATE @group SET pending = 0, reviewed = 0, replayed = 0, closed = 0")

@@ -11,6 +11,7 @@ import json
 from collections.abc import Sequence
 from typing import Any, Final
 
+from redrive.core.letters.rows import CLOSED, SUMMARY_COLUMNS
 from redrive.core.ports import LetterSummary
 from redrive.core.redrive import (
     JOB_TRANSITIONS,
@@ -34,7 +35,7 @@ from redrive.core.wire import (
 )
 from redrive.postgres import search
 from redrive.postgres.database import Tx
-from redrive.postgres.rows import CLOSED, SUMMARY_COLUMNS, summary_from
+from redrive.postgres.rows import summary_from
 from redrive.postgres.values import columns_of, text_in, text_or_none_out, text_out, unnest
 
 _COLUMNS: Final = (

@@ -1,4 +1,4 @@
-"""Letters: store, read one, review, prune. Lists and counts are in search.py; triggers count (sql/001_start.sql).
+"""Letters: store, read one, review, prune. Lists and counts are in search.py; triggers count (sql/002_tally.sql).
 
 Every function runs inside the caller's transaction. A list never touches redrive_letter_content, where the bodies are.
 """
@@ -10,70 +10,96 @@ from typing import Any, Final
 
 from redrive.core.letters.letter import Letter
 from redrive.core.letters.review import moves
+from redrive.core.letters.rows import CONTENT_COLUMNS, REVIEW_NUMBER, REVIEW_STATES, SUMMARY_COLUMNS, SUMMARY_WIDTH
 from redrive.core.letters.selection import Selection
 from redrive.core.ports import AuditEntry, ReviewChange
 from redrive.core.text import clean
 from redrive.core.units import UnixMs
 from redrive.postgres import groups
 from redrive.postgres.database import Tx
-from redrive.postgres.rows import (
-    CONTENT_COLUMNS,
-    CONTENT_TYPES,
-    REVIEW_NUMBER,
-    REVIEW_STATES,
-    SUMMARY_COLUMNS,
-    SUMMARY_TYPES,
-    SUMMARY_WIDTH,
-    content_row,
-    letter_from,
-    summary_row,
-)
+from redrive.postgres.rows import CONTENT_TYPES, SUMMARY_TYPES, content_row, letter_from, summary_row
 from redrive.postgres.search import where
 from redrive.postgres.values import columns_of, text_in, text_out, unnest
 
 FOLD_EVERY: Final = 512
-"""So many letters stored, and the rows that count them are made few again."""
+"""So many letters stored, and the rows that count them are added up."""
 MAX_FOLDED: Final = 100_000
 FOLD_LOCK: Final = 7_233_746_702
 _CONTENT_WIDTH: Final = len(CONTENT_TYPES.split())
 
-_PUT: Final = (
-    f"WITH given AS (SELECT * FROM {unnest(f'{SUMMARY_TYPES} {CONTENT_TYPES}')} WITH ORDINALITY "  # noqa: S608 - constants
-    f"AS g ({SUMMARY_COLUMNS}, {CONTENT_COLUMNS}, header_texts, place)), "
-    f"fresh AS (INSERT INTO @letter ({SUMMARY_COLUMNS}) SELECT {SUMMARY_COLUMNS} FROM given ORDER BY place "
+_GIVEN: Final = (
+    f"given AS (SELECT * FROM {unnest(f'{SUMMARY_TYPES} {CONTENT_TYPES}')} WITH ORDINALITY "  # noqa: S608 - constants
+    f"AS g ({SUMMARY_COLUMNS}, {CONTENT_COLUMNS}, header_texts, place)"
+)
+_KEEP: Final = (
+    f"fresh AS (INSERT INTO @letter ({SUMMARY_COLUMNS}) SELECT {SUMMARY_COLUMNS} FROM given ORDER BY place "  # noqa: S608 - constants
     "ON CONFLICT (id) DO NOTHING RETURNING seq, id), "
     f"content AS (INSERT INTO @letter_content (seq, {CONTENT_COLUMNS}, header_texts) "
     f"SELECT fresh.seq, {CONTENT_COLUMNS}, header_texts FROM fresh JOIN given USING (id)) "
-    "SELECT id, seq FROM fresh"
+)
+_PUT: Final = f"WITH {_GIVEN}), {_KEEP} SELECT id, seq FROM fresh"  # noqa: S608 - constants
+_PUT_QUICKLY: Final = (
+    "WITH put_aside AS (SELECT 1 FROM @group WHERE fingerprint = ANY (%s) AND state IN (2, 3) LIMIT 1), "  # noqa: S608
+    f"{_GIVEN} WHERE NOT EXISTS (SELECT 1 FROM put_aside)), {_KEEP} "
+    "SELECT EXISTS (SELECT 1 FROM put_aside), coalesce(max(seq), 0) FROM fresh"
 )
 
 
-def put(tx: Tx, batch: Sequence[Letter]) -> int:
-    """Store letters, in one statement; one whose id is there already stays as it is. The highest new row; 0 for none.
+def put_quickly(tx: Tx, batch: Sequence[Letter]) -> int | None:
+    """Store letters, in one statement that is its own transaction; one whose id is there already stays as it is. The
+    highest new row; 0 for none. None where nothing was stored, because one of their groups is resolved or ignored, and
+    may have to be reopened in the same commit: `put` does that.
+
+    A group that somebody resolves at this very moment counts as resolved after these letters.
 
     Killed at any point: all of the batch is there, or nothing.
     """
-    first = {letter.id: letter for letter in reversed(batch)}
-    letters = list(reversed(first.values()))
-    columns = [
-        *columns_of([summary_row(letter) for letter in letters], SUMMARY_WIDTH),
-        *columns_of([content_row(letter) for letter in letters], _CONTENT_WIDTH),
-    ]
-    fresh: dict[str, int] = dict(tx.execute(_PUT, columns).fetchall())
+    letters = _once(batch)
+    fingerprints = list({text_in(letter.fingerprint) for letter in letters})
+    row = tx.execute(_PUT_QUICKLY, [fingerprints, *_columns(letters)]).fetchone()
+    assert row is not None
+    return None if row[0] else int(row[1])
+
+
+def put(tx: Tx, batch: Sequence[Letter]) -> int:
+    """As `put_quickly`, and groups that these letters reopen are reopened. Inside a transaction.
+
+    Killed at any point: all of the batch is there, or nothing.
+    """
+    letters = _once(batch)
+    fresh: dict[str, int] = dict(tx.execute(_PUT, _columns(letters)).fetchall())
     groups.reopen(tx, [letter for letter in letters if text_in(letter.id) in fresh])
     return max(fresh.values(), default=0)
 
 
+def _once(batch: Sequence[Letter]) -> list[Letter]:
+    """Of letters with one id, the first."""
+    return list(reversed({letter.id: letter for letter in reversed(batch)}.values()))
+
+
+def _columns(letters: Sequence[Letter]) -> list[list[Any]]:
+    return [
+        *columns_of([summary_row(letter) for letter in letters], SUMMARY_WIDTH),
+        *columns_of([content_row(letter) for letter in letters], _CONTENT_WIDTH),
+    ]
+
+
 def fold(tx: Tx) -> None:
-    """Make few rows of redrive_letter_count of many, unless another process is at it."""
+    """Add up what redrive_tally_new says in redrive_tally, unless another process is at it."""
     is_mine = tx.execute("SELECT pg_try_advisory_xact_lock(%s)", (FOLD_LOCK,)).fetchone()
-    if is_mine is not None and is_mine[0]:
-        tx.execute(
-            "WITH gone AS (DELETE FROM @letter_count WHERE ctid = ANY (ARRAY(SELECT ctid FROM @letter_count LIMIT %s)) "
-            "RETURNING what, name, count) INSERT INTO @letter_count (what, name, count) "
-            "SELECT what, name, sum(count) FROM gone GROUP BY 1, 2 HAVING sum(count) <> 0",
-            (MAX_FOLDED,),
-        )
+    if is_mine is None or not is_mine[0]:
+        return
+    names = "queue, dead_letter_queue, state, what, name"
+    told = "length(queue), queue, length(dead_letter_queue), dead_letter_queue, state, what, name"
+    tx.execute(
+        "WITH gone AS (DELETE FROM @tally_new WHERE ctid = ANY (ARRAY(SELECT ctid FROM @tally_new LIMIT %s)) "  # noqa: S608 - constants
+        f"RETURNING {names}, count) INSERT INTO @tally AS t (id, {names}, count) "
+        f"SELECT sha256(convert_to(concat_ws(' ', {told}), 'UTF8')), {names}, sum(count) FROM gone "
+        f"GROUP BY {names} HAVING sum(count) <> 0 "
+        "ON CONFLICT (id) DO UPDATE SET count = t.count + excluded.count",
+        (MAX_FOLDED,),
+    )
+    tx.execute("DELETE FROM @tally WHERE count = 0")
 
 
 def get(tx: Tx, letter_id: str) -> tuple[Letter, tuple[AuditEntry, ...]] | None:

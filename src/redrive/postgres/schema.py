@@ -56,8 +56,8 @@ def migrate(
         return
     with connection.transaction():
         connection.execute("SELECT pg_advisory_xact_lock(%s)", (LOCK,))
-        if schema is not None:
-            connection.execute(f'CREATE SCHEMA IF NOT EXISTS "{schema}"'.encode())
+        if schema is not None and not _has_schema(connection, schema):
+            connection.execute(f'CREATE SCHEMA "{schema}"'.encode())
         schema_version, min_reader_version = _versions(connection, sql)
         if _is_current((schema_version, min_reader_version), steps):
             return
@@ -71,6 +71,12 @@ def migrate(
                 sql("INSERT INTO @meta VALUES (%s, %s) ON CONFLICT (name) DO UPDATE SET value = excluded.value"),
                 (name, value),
             )
+
+
+def _has_schema(connection: psycopg.Connection, schema: str) -> bool:
+    # "IF NOT EXISTS" asks for the right to make one even where it is there.
+    row = connection.execute("SELECT 1 FROM pg_namespace WHERE nspname = %s", (schema,)).fetchone()
+    return row is not None
 
 
 def _versions(connection: psycopg.Connection, sql: Callable[[str], bytes]) -> tuple[int, int]:

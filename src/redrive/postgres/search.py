@@ -5,30 +5,40 @@ many letters there are. Which index is used is decided here and not by the plann
 written as its index has it (`left(tenant, 100) = …`); every other one is written plainly, and no index has that. Where
 nothing leads, the order itself is written as the one index has it that has no leading column (`dead_lettered_at + 0`).
 
-No index helps with a text anywhere in a reason, nor with a header, which lies with the content. They are looked for in
-the letters that the other conditions leave, in order, and in `LOOK_AT` of them for one page.
+A text anywhere in a reason has an index where the extension pg_trgm is (sql/003_text.sql): the letters that have it are
+looked up first, and where they are few, they are the condition. No index helps with a text that many have, nor with a
+header, which lies with the content. They are looked for in the letters that the other conditions leave, in order, and
+in `LOOK_AT` of them for one page.
 """
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
 from psycopg.types.json import Jsonb
 
 from redrive.core.letters.ages import AGE_BOUNDS_MS, Ages
+from redrive.core.letters.rows import REVIEW_NUMBER, REVIEW_STATES, SUMMARY_COLUMNS
 from redrive.core.letters.selection import OPEN_STATES, Place, Selection, cursor_at, place_of
 from redrive.core.ports import LetterStats, LetterSummary, Page
 from redrive.core.units import UnixMs
 from redrive.postgres.database import Tx
-from redrive.postgres.rows import REVIEW_NUMBER, REVIEW_STATES, SUMMARY_COLUMNS, summary_from
+from redrive.postgres.rows import summary_from
 from redrive.postgres.values import text_in, text_out
 
 NO_TENANT: Final = "-"
 """A letter without a tenant counts as this one."""
 
 
+START: Final = 100
+"""Characters of a name that an index leads with."""
+FEW: Final = 1_000
+"""Letters with a text that are named one by one."""
+_INDEXED: Final = re.compile(r"\w{3}")
+"""What a text must have for the index: it knows letters and digits by three."""
 LOOK_AT: Final = 50_000
 """Most letters in which a page looks for a text or a header; then it ends early, with a cursor."""
 
@@ -51,8 +61,11 @@ class Where:
             return
         text = text_in(value)
         if not self.is_led:
-            self.filter(f"left({column}, 100) = left(%s, 100)", text)
+            self.filter(f"left({column}, {START}) = left(%s, {START})", text)
             self.is_led = True
+            if text is not None and len(text) < START:
+                # Said once: the planner takes two conditions for independent, and both together for a rare thing.
+                return
         self.filter(f"{column} = %s", text)
 
     def filter(self, condition: str, *values: Any) -> None:
@@ -102,7 +115,7 @@ def where(tx: Tx, selection: Selection) -> Where:
     if selection.until is not None:
         found.filter(f"{found.died} < %s", selection.until)
     if selection.text is not None:
-        _add_text(found, selection.text)
+        _add_text(tx, found, selection.text)
     if selection.headers:
         _add_headers(found, selection)
     return found
@@ -136,12 +149,33 @@ def _add_states(found: Where, selection: Selection) -> None:
         found.filter("state = ANY (%s)", states)
 
 
-def _add_text(found: Where, text: str) -> None:
+_TEXTS: Final = ("lower(reason_text)", "lower(message_id)", "lower(coalesce(key, ''))")
+
+
+def _add_text(tx: Tx, found: Where, text: str) -> None:
     wanted = text_in(text.lower())
-    columns = ("reason_text", "message_id", "coalesce(key, '')")
-    found.filter_slowly(
-        f"({' OR '.join(f'strpos(lower({column}), %s) > 0' for column in columns)})", *[wanted] * len(columns)
-    )
+    few = _letters_with(tx, wanted) if wanted is not None and _INDEXED.search(wanted) else None
+    if few is not None:
+        found.filter("seq = ANY (%s)", few)
+        found.is_led = True
+        return
+    conditions = " OR ".join(f"strpos({column}, %s) > 0" for column in _TEXTS)
+    found.filter_slowly(f"({conditions})", *[wanted] * len(_TEXTS))
+
+
+def _letters_with(tx: Tx, text: str) -> list[int] | None:
+    """The rows that have this text; None where they are many, or there is no index."""
+    row = tx.execute("SELECT to_regclass('@letter_text') IS NOT NULL").fetchone()
+    if row is None or not row[0]:
+        return None
+    pattern = "%" + re.sub(r"([%_\\])", r"\\\1", text) + "%"
+    conditions = " OR ".join(f"{column} LIKE %s" for column in _TEXTS)
+    # Planned for all of them, so by the index where they are few, and read no further than needed.
+    rows = tx.execute(
+        f"WITH with_it AS MATERIALIZED (SELECT seq FROM @letter WHERE {conditions}) SELECT seq FROM with_it LIMIT %s",  # noqa: S608 - constants
+        [*[pattern] * len(_TEXTS), FEW + 1],
+    ).fetchall()
+    return None if len(rows) > FEW else [row[0] for row in rows]
 
 
 def _add_headers(found: Where, selection: Selection) -> None:
@@ -191,7 +225,7 @@ def _find_slowly(tx: Tx, selection: Selection, *, limit: int, after: Place | Non
     those = f"FROM @letter l WHERE {' AND '.join(wanted.fast) or 'true'} ORDER BY {wanted.order}"
     rows = tx.execute(
         f"SELECT dead_lettered_at, seq, {SUMMARY_COLUMNS} FROM (SELECT * {those} LIMIT %s) l "  # noqa: S608 - constants
-        f"WHERE {' AND '.join(wanted.slow)} ORDER BY dead_lettered_at, seq LIMIT %s",
+        f"WHERE {' AND '.join(wanted.slow) or 'true'} ORDER BY dead_lettered_at, seq LIMIT %s",
         [*wanted.fast_values, LOOK_AT, *wanted.slow_values, limit + 1],
     )
     found = [((row[0], row[1]), summary_from(row[2:])) for row in rows]
@@ -211,52 +245,100 @@ def _page(found: Sequence[tuple[Place, LetterSummary]], *, limit: int, end: Plac
 
 
 _COUNTED: Final = ("state", "queue", "reason_code", "fingerprint", "tenant")
-"""By the number in redrive_letter_count.what."""
-_Counts = list[dict[str, int]]
+_KEPT: Final = ("", "reason_code", "fingerprint", "tenant")
+"""By the number in redrive_tally.what."""
+_Counts = dict[str, dict[str, int]]
 
 
-def stats(tx: Tx, selection: Selection, *, top: int, ages_at: UnixMs | None = None) -> LetterStats:
-    """Counts over the selection. Of all letters they are kept; of a selection they are one walk."""
+def stats(
+    tx: Tx, selection: Selection, *, top: int, ages_at: UnixMs | None = None, up_to: int | None = None
+) -> LetterStats:
+    """Counts over the selection. Of queues and states they are kept; of others they are one walk."""
     found = where(tx, selection)
-    is_all = selection == Selection()
-    counts, oldest_at = _count_all(tx) if is_all else _count_some(tx, found)
-    by_state = {str(REVIEW_STATES[int(number)]): count for number, count in counts[0].items()}
+    is_at_least = False
+    if replace(selection, queue=None, states=frozenset()) == Selection():
+        counts, oldest_at = _count_kept(tx, selection, found)
+    else:
+        end = None if up_to is None else _last_counted(tx, found, up_to=up_to)
+        is_at_least = end is not None
+        counts, oldest_at = _count_some(tx, found, end=end)
+    by_state = {str(REVIEW_STATES[int(number)]): count for number, count in counts["state"].items()}
     return LetterStats(
         total=sum(by_state.values()),
         by_state=_largest(by_state, top),
-        by_queue=_largest(counts[1], top),
-        by_reason=_largest(counts[2], top),
-        by_group=_largest(counts[3], top),
-        by_tenant=_largest(counts[4], top),
+        by_queue=_largest(counts["queue"], top),
+        by_reason=_largest(counts["reason_code"], top),
+        by_group=_largest(counts["fingerprint"], top),
+        by_tenant=_largest(counts["tenant"], top),
         oldest_at=oldest_at,
         ages=None if ages_at is None else _ages(tx, found, now=ages_at),
+        is_at_least=is_at_least,
     )
 
 
-def _count_all(tx: Tx) -> tuple[_Counts, UnixMs | None]:
-    counts: _Counts = [{} for _ in _COUNTED]
-    for what, name, count in tx.execute(
-        "SELECT what, name, sum(count)::bigint FROM @letter_count GROUP BY 1, 2 HAVING sum(count) > 0"
-    ):
-        counts[what][text_out(name) or NO_TENANT] = counts[what].get(text_out(name) or NO_TENANT, 0) + count
-    row = tx.execute("SELECT dead_lettered_at FROM @letter WHERE state <= 1 ORDER BY dead_lettered_at + 0, seq LIMIT 1")
-    oldest = row.fetchone()
-    return counts, None if oldest is None else oldest[0]
+def _count_kept(tx: Tx, selection: Selection, found: Where) -> tuple[_Counts, UnixMs | None]:
+    """As the triggers count them (sql/002_tally.sql): no letter is read but the oldest."""
+    conditions, values = ["true"], list[Any]()
+    if selection.states:
+        conditions.append("state = ANY (%s)")
+        values.append(sorted(REVIEW_NUMBER[state] for state in selection.states))
+    if selection.queue is not None:
+        columns = ("queue", "dead_letter_queue")
+        either = (f"(left({column}, 100) = left(%s, 100) AND {column} = %s)" for column in columns)
+        conditions.append(f"({' OR '.join(either)})")
+        values += [text_in(selection.queue)] * 4
+    wanted, names = " AND ".join(conditions), "queue, state, what, name"
+    rows = tx.execute(
+        f"SELECT {names}, sum(count)::bigint FROM (SELECT {names}, count FROM @tally WHERE {wanted} "  # noqa: S608 - constants
+        f"UNION ALL SELECT {names}, count FROM @tally_new WHERE {wanted}) each GROUP BY {names} HAVING sum(count) <> 0",
+        [*values, *values],
+    )
+    counts: _Counts = {column: {} for column in _COUNTED}
+    for queue, state, what, name, count in rows:
+        for column, text in (("state", str(state)), ("queue", queue)) if what == 0 else ((_KEPT[what], name),):
+            _add(counts, column, text, count=count)
+    is_open = sum(count for state, count in counts["state"].items() if REVIEW_STATES[int(state)] in OPEN_STATES)
+    return counts, _oldest(tx, found) if is_open else None
 
 
-def _count_some(tx: Tx, found: Where) -> tuple[_Counts, UnixMs | None]:
+def _add(counts: _Counts, column: str, kept: object, *, count: int) -> None:
+    name = NO_TENANT if kept is None else text_out(str(kept)) or NO_TENANT
+    counts[column][name] = counts[column].get(name, 0) + count
+
+
+def _oldest(tx: Tx, found: Where) -> UnixMs | None:
+    """When the oldest open letter died."""
+    row = tx.execute(
+        f"SELECT dead_lettered_at FROM @letter l WHERE {found.text} AND state <= 1 ORDER BY {found.order} LIMIT 1",  # noqa: S608 - constants
+        found.values,
+    ).fetchone()
+    return None if row is None else row[0]
+
+
+def _last_counted(tx: Tx, found: Where, *, up_to: int) -> Place | None:
+    """The place of the last letter that is counted; None where all are."""
+    places: list[Place] = tx.execute(
+        f"SELECT dead_lettered_at, seq FROM @letter l WHERE {found.text} ORDER BY {found.order} LIMIT 2 OFFSET %s",  # noqa: S608 - constants
+        [*found.values, max(0, up_to - 1)],
+    ).fetchall()
+    return places[0] if len(places) > 1 else None
+
+
+def _count_some(tx: Tx, found: Where, *, end: Place | None) -> tuple[_Counts, UnixMs | None]:
     # One walk for all counts, since the condition may be dear; the combinations that occur are few.
-    counts: _Counts = [{} for _ in _COUNTED]
+    counts: _Counts = {column: {} for column in _COUNTED}
     oldest: UnixMs | None = None
+    condition, values = found.text, found.values
+    if end is not None:
+        condition, values = f"{condition} AND ({found.died}, seq) <= (%s, %s)", [*values, *end]
     rows = tx.execute(
         f"SELECT {', '.join(_COUNTED)}, count(*), min(dead_lettered_at) FROM @letter l "  # noqa: S608 - constants
-        f"WHERE {found.text} GROUP BY {', '.join(_COUNTED)}",
-        found.values,
+        f"WHERE {condition} GROUP BY {', '.join(_COUNTED)}",
+        values,
     )
     for *names, count, died_at in rows:
-        for place, name in enumerate(names):
-            text = NO_TENANT if name is None else text_out(str(name)) or NO_TENANT
-            counts[place][text] = counts[place].get(text, 0) + count
+        for column, name in zip(_COUNTED, names, strict=True):
+            _add(counts, column, name, count=count)
         if REVIEW_STATES[names[0]] in OPEN_STATES and (oldest is None or died_at < oldest):
             oldest = died_at
     return counts, oldest

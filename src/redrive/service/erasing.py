@@ -2,8 +2,9 @@
 
 The store goes first: a letter that is being archived at that moment is in the file before it leaves the store. Killed
 anywhere, what is gone is gone and the rest is found again by the same command. The audit trail of a letter, with the
-texts of its notes, goes with it. What stays is said in the docs: keys of claims, messages that wait in queues, the
-conditions of redrive jobs, and what was logged.
+texts of its notes, goes with it, and the record of a dead-lettered key goes before its letter (`erasing_claims.py`).
+What stays is said in the docs: keys of what was processed, messages that wait in queues, the conditions of redrive
+jobs, and what was logged.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ from __future__ import annotations
 import asyncio
 import secrets
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final
 
@@ -19,7 +21,8 @@ from redrive.core.letters.meant import is_meant
 from redrive.core.letters.selection import Selection
 from redrive.errors import ConfigurationError
 from redrive.runtime.archive import ArchiveFile, archive_files, described
-from redrive.runtime.erasing import erase_from, meant_in, record
+from redrive.runtime.erasing import Found, erase_from, meant_in, record
+from redrive.service.erasing_claims import ClaimEraser, Scope, look, scopes_of
 from redrive.service.letters import LetterOperations
 from redrive.service.operations import Counted
 from redrive.service.values import Erasure
@@ -47,14 +50,20 @@ class ErasingOperations(LetterOperations):
         """
         self._refuse_everything(selection)
         letters, held = 0, 0
+        scopes = self._named(selection)
         async for letter in self._selected(selection, limit=None, on_count=None):
             held += letter.outstanding_job is not None
             letters += letter.outstanding_job is None
+            if letter.outstanding_job is None and letter.key is not None:
+                scopes.add((letter.queue, letter.key))
         paths = await asyncio.to_thread(self._archives, files)
-        in_files = await asyncio.to_thread(
-            lambda: [meant_in(path, lambda letter: is_meant(selection, letter)) for path in paths]
-        )
+        looked = [await asyncio.to_thread(self._look_into, path, selection) for path in paths]
+        in_files = [found for found, _ in looked]
+        scopes |= {scope for _, found in looked for scope in found}
+        claims = await look(self._app.backend.claims, scopes, now=self._app.clock.now())
         return Erasure(
+            claims=claims.gone,
+            claims_kept=claims.kept,
             letters=letters,
             held=held,
             archived=sum(each.letters for each in in_files),
@@ -73,10 +82,20 @@ class ErasingOperations(LetterOperations):
         self._refuse_everything(selection)
         mark = {"id": f"er_{secrets.token_hex(6)}", "actor": actor}
         await self._record({**mark, "state": "begun"})
-        letters, held = await self._erase_letters(selection, on_count)
+        claims = ClaimEraser(self._app.backend.claims, clock=self._app.clock)
+        await claims.forget(self._named(selection))
+        letters, held = await self._erase_letters(selection, on_count, claims)
         paths = await asyncio.to_thread(self._archives, files)
-        looked = [await asyncio.to_thread(self._erase_file, path, selection) for path in paths]
+        looked = []
+        for path in paths:
+            # As with letters: once the copy is gone nobody would look for its key again.
+            _, scopes = await asyncio.to_thread(self._look_into, path, selection)
+            await claims.forget(scopes)
+            looked.append(await asyncio.to_thread(self._erase_file, path, selection))
+        keys = await claims.end()
         done = Erasure(
+            claims=keys.gone,
+            claims_kept=keys.kept,
             letters=letters,
             held=held,
             archived=sum(gone for gone, _ in looked),
@@ -88,12 +107,15 @@ class ErasingOperations(LetterOperations):
         self._app.events.emit("letters.erased", actor=actor, **counts)
         return done
 
-    async def _erase_letters(self, selection: Selection, on_count: Counted | None) -> tuple[int, int]:
+    async def _erase_letters(
+        self, selection: Selection, on_count: Counted | None, claims: ClaimEraser
+    ) -> tuple[int, int]:
         gone, held = 0, 0
         batch: list[Letter] = []
 
         async def flush() -> int:
-            # Before the letters: an entry whose letter is gone would never be looked for again.
+            # Before the letters: a key or an entry whose letter is gone would never be looked for again.
+            await claims.forget(scopes_of(batch))
             if self._app.backend.drop_entries is not None:
                 await self._app.backend.drop_entries(batch)
             these = Selection(ids=tuple(letter.id for letter in batch))
@@ -116,6 +138,25 @@ class ErasingOperations(LetterOperations):
         if missing:
             raise ConfigurationError(f'There is no file "{missing[0]}". Nothing was erased.')
         return list({path.resolve(): path for path in (*archive_files(self.archive_folder), *files)}.values())
+
+    def _named(self, selection: Selection) -> set[Scope]:
+        """The records of a key that is named, whether there are letters of it or not."""
+        if selection.key is None or replace(selection, key=None, queue=None) != Selection():
+            return set()
+        queues = self._app.consumers if selection.queue is None else (selection.queue,)
+        return {(queue, selection.key) for queue in queues}
+
+    @staticmethod
+    def _look_into(path: Path, selection: Selection) -> tuple[Found, set[Scope]]:
+        scopes: set[Scope] = set()
+
+        def is_one(letter: Letter) -> bool:
+            if not is_meant(selection, letter):
+                return False
+            scopes.update(scopes_of([letter]))
+            return True
+
+        return meant_in(path, is_one), scopes
 
     @staticmethod
     def _erase_file(path: Path, selection: Selection) -> tuple[int, int]:

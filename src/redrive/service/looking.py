@@ -13,6 +13,8 @@ from redrive.service.operations import MAX_PAGE, SEE_LETTERS, Operations
 from redrive.service.values import GroupCount, LetterView
 
 LAST_HOUR_MS: Final[Millis] = 3_600_000
+COUNTED: Final = 10_000
+"""Counts that a person reads are exact up to here; then they say "more than"."""
 
 
 class LookingOperations(Operations):
@@ -33,18 +35,20 @@ class LookingOperations(Operations):
             raise NotFoundError(f'No dead letter has the id "{letter_id}".', hint=SEE_LETTERS)
         return LetterView(letter=found[0], audit=found[1])
 
-    async def stats(self, selection: Selection, *, top: int = 20) -> LetterStats:
-        """Counts over a selection."""
-        return await self._app.backend.letters.stats(selection, top=top)
+    async def stats(self, selection: Selection, *, top: int = 20, up_to: int | None = None) -> LetterStats:
+        """Counts over a selection. `up_to`: exact up to there, as `LetterStore.stats` says; None: exact."""
+        return await self._app.backend.letters.stats(selection, top=top, up_to=up_to)
 
     async def died_last_hour(self, selection: Selection) -> int:
         """How many of these letters died within the last hour."""
         since = max(self._app.clock.now() - LAST_HOUR_MS, selection.since or 0)
         return (await self.stats(replace(selection, since=since), top=1)).total
 
-    async def group_counts(self, selection: Selection, *, limit: int = 20) -> tuple[GroupCount, ...]:
-        """The problems behind these letters, the largest first."""
-        stats = await self.stats(selection, top=limit)
+    async def group_counts(
+        self, selection: Selection, *, limit: int = 20, up_to: int | None = None
+    ) -> tuple[GroupCount, ...]:
+        """The problems behind these letters, the largest first. `up_to`: see `stats`."""
+        stats = await self.stats(selection, top=limit, up_to=up_to)
         groups = [await self._count_of(selection, *entry) for entry in stats.by_group.items()]
         return tuple(group for group in groups if group is not None)
 

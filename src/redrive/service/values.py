@@ -37,7 +37,9 @@ class QueueView:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Erasure:
     """How many letters are, or were, erased: of the store, and of so many archive files. `held`: those that stay
-    because a redrive job holds them. `unreadable`: lines of archives that are no letter; they stay.
+    because a redrive job holds them. `unreadable`: lines of archives that are no letter; they stay. `claims`: their
+    idempotency keys that go; `claims_kept`: those that stay until their time is over, so that a late copy of a message
+    is not handled a second time.
     """
 
     letters: int
@@ -45,6 +47,8 @@ class Erasure:
     archived: int
     files: int
     unreadable: int
+    claims: int = 0
+    claims_kept: int = 0
 
 
 Name: TypeAlias = tuple[Kind, str]

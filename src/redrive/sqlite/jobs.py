@@ -13,6 +13,7 @@ from typing import Any, Final
 
 from redrive.core.letters.letter import ReviewState
 from redrive.core.letters.review import moves
+from redrive.core.letters.rows import CLOSED
 from redrive.core.ports import Forward, Outgoing, ReviewChange
 from redrive.core.redrive import (
     JOB_TRANSITIONS,
@@ -38,7 +39,6 @@ from redrive.core.wire import (
 )
 from redrive.errors import QueueNotFoundError
 from redrive.sqlite import claims, letters, queue, search
-from redrive.sqlite.rows import CLOSED
 from redrive.sqlite.values import insert_rows, numbers, text_in, text_out
 from redrive.sqlite.writer import Tx
 

@@ -11,21 +11,13 @@ from typing import Final
 
 from redrive.core.letters.letter import Letter, ReviewState
 from redrive.core.letters.review import CLOSED_BY, CLOSED_NOTE, moves
+from redrive.core.letters.rows import CONTENT_COLUMNS, REVIEW_NUMBER, REVIEW_STATES, SUMMARY_COLUMNS
 from redrive.core.letters.selection import Selection
 from redrive.core.ports import AuditEntry, LetterSummary, ReviewChange
 from redrive.core.text import clean
 from redrive.core.units import UnixMs
 from redrive.sqlite import groups
-from redrive.sqlite.rows import (
-    CONTENT_COLUMNS,
-    REVIEW_NUMBER,
-    REVIEW_STATES,
-    SUMMARY_COLUMNS,
-    content_row,
-    letter_from,
-    summary_from,
-    summary_row,
-)
+from redrive.sqlite.rows import content_row, letter_from, summary_from, summary_row
 from redrive.sqlite.search import ORDER, where
 from redrive.sqlite.values import insert_rows, numbers, text_in, text_out
 from redrive.sqlite.writer import Tx

@@ -3,33 +3,24 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
 from typing import Any, Final
 
 from redrive.core.idempotency import ClaimRecord, ClaimState, LostStart
-from redrive.core.letters.letter import Attempt, AttemptOutcome, Letter, ReviewState
-from redrive.core.message import NO_HEADERS, NO_PROPERTIES, OWN_HEADER_PREFIX, Headers, Message, Properties
+from redrive.core.letters import rows
+from redrive.core.letters.letter import Attempt, AttemptOutcome, Letter
+from redrive.core.letters.rows import Row, headers_from, properties_from
+from redrive.core.message import NO_HEADERS, NO_PROPERTIES, Message
 from redrive.core.policy.fairness import group_of
 from redrive.core.ports import LetterSummary
-from redrive.core.settlement import Reason
-from redrive.core.text import clean, cut
+from redrive.core.text import cut
 from redrive.core.wire import (
     attempt_document,
     attempt_from_document,
-    headers_from_json,
     headers_json,
-    history_from_json,
-    history_json,
-    properties_from_json,
     properties_json,
 )
 from redrive.errors import InvalidMessageError, SchemaTooNewError
 from redrive.sqlite.values import text_in, text_or_none_out, text_out
-
-Row = Sequence[Any]
-
-UNREADABLE: Final = f"{OWN_HEADER_PREFIX}-unreadable-headers"
-"""Header that holds the stored text of headers this redrive cannot read."""
 
 _encode: Final = json.JSONEncoder(separators=(",", ":")).encode
 
@@ -78,24 +69,6 @@ def message_from(row: Row, at: int) -> Message:
         body=body if rewritten is None else rewritten,
         original=None if rewritten is None else body,
     )
-
-
-def headers_from(text: str | None) -> Headers:
-    """The headers; where a newer redrive wrote a kind this one cannot read, their text under `UNREADABLE`. A message
-    that cannot be shown whole must not stop its queue.
-    """
-    try:
-        return headers_from_json(text)
-    except (InvalidMessageError, ValueError):
-        return {UNREADABLE: text}
-
-
-def properties_from(text: str | None) -> Properties:
-    """The properties; none where they cannot be read."""
-    try:
-        return properties_from_json(text)
-    except (ValueError, TypeError):
-        return NO_PROPERTIES
 
 
 # ---------------------------------------------------------------------------------------------------- history
@@ -152,142 +125,22 @@ def claim_from(row: Row, *, queue: str, key: str) -> ClaimRecord:
 
 # ---------------------------------------------------------------------------------------------------- letters
 
-REVIEW_STATES: Final = (ReviewState.PENDING, ReviewState.REVIEWED, ReviewState.REPLAYED, ReviewState.CLOSED)
-"""By the number stored; the first two are open."""
-PENDING, REVIEWED, REPLAYED, CLOSED = range(4)
-REVIEW_NUMBER: Final = {state: number for number, state in enumerate(REVIEW_STATES)}
-
-SUMMARY_COLUMNS: Final = (
-    "id, queue, dead_letter_queue, message_id, key, tenant, message_type, reason_code, reason_text, error_type, "
-    "error_code, attempt_count, fingerprint, group_title, state, first_failed_at, dead_lettered_at, expires_at, "
-    "redrive_count, previous, outstanding_job, body_bytes, version"
-)
-SUMMARY_WIDTH: Final = SUMMARY_COLUMNS.count(",") + 1
-CONTENT_COLUMNS: Final = (
-    "system, priority, published_at, message_expires_at, content_type, headers, properties, history, original, body"
-)
-
 
 def summary_row(letter: Letter, *, letter_id: str) -> tuple[Any, ...]:
-    """One row of redrive_letter. Texts a person reads are cleaned; names and ids are kept exactly."""
-    message = letter.message
-    return (
-        text_in(letter_id),
-        text_in(letter.queue),
-        text_in(letter.dead_letter_queue),
-        text_in(message.id),
-        text_in(message.key),
-        text_in(message.tenant),
-        text_in(message.properties.type),
-        text_in(letter.reason.code),
-        clean(letter.reason.text),
-        _cleaned(letter.error_type),
-        _cleaned(letter.error_code),
-        letter.attempt_count,
-        text_in(letter.fingerprint),
-        clean(letter.group_title),
-        REVIEW_NUMBER[letter.state],
-        letter.first_failed_at,
-        letter.dead_lettered_at,
-        letter.expires_at,
-        letter.redrive_count,
-        text_in(letter.previous),
-        text_in(letter.outstanding_job),
-        len(message.body),
-        _cleaned(letter.version),
-    )
+    """One row of redrive_letter."""
+    return (text_in(letter_id), *rows.summary_row(letter, text_in=text_in)[1:])
 
 
 def content_row(seq: int, letter: Letter) -> tuple[Any, ...]:
     """One row of redrive_letter_content, seq first."""
-    message = letter.message
-    return (
-        seq,
-        text_in(letter.system),
-        message.priority,
-        message.published_at,
-        message.expires_at,
-        text_in(message.content_type),
-        headers_json(message.headers),
-        properties_json(message.properties),
-        history_json(letter.history),
-        message.original,
-        message.body,
-    )
+    return (seq, *rows.content_row(letter, text_in=text_in))
 
 
 def summary_from(row: Row) -> LetterSummary:
     """The summary of one row with SUMMARY_COLUMNS."""
-    texts = [value if isinstance(value, str) or value is None else text_out(value) for value in row[:11]]
-    return LetterSummary(
-        id=texts[0] or "",
-        queue=texts[1] or "",
-        dead_letter_queue=texts[2] or "",
-        message_id=texts[3] or "",
-        key=texts[4],
-        tenant=texts[5],
-        message_type=texts[6],
-        reason_code=texts[7] or "",
-        reason_text=texts[8] or "",
-        error_type=texts[9],
-        error_code=texts[10],
-        attempt_count=row[11],
-        fingerprint=text_out(row[12]),
-        group_title=row[13],
-        state=REVIEW_STATES[row[14]],
-        first_failed_at=row[15],
-        dead_lettered_at=row[16],
-        expires_at=row[17],
-        redrive_count=row[18],
-        previous=text_or_none_out(row[19]),
-        outstanding_job=text_or_none_out(row[20]),
-        body_bytes=row[21],
-        version=row[22],
-    )
+    return rows.summary_from(row, text_out=text_out)
 
 
 def letter_from(row: Row) -> Letter:
     """The letter of one row with SUMMARY_COLUMNS and CONTENT_COLUMNS."""
-    summary = summary_from(row[:SUMMARY_WIDTH])
-    system, priority, published_at, expires_at, content_type, headers, properties, history, original, body = row[
-        SUMMARY_WIDTH:
-    ]
-    message = Message(
-        id=summary.message_id,
-        key=summary.key,
-        tenant=summary.tenant,
-        priority=priority,
-        published_at=published_at,
-        expires_at=expires_at,
-        content_type=text_or_none_out(content_type),
-        headers=headers_from(headers),
-        properties=properties_from(properties),
-        body=body,
-        original=original,
-    )
-    return Letter(
-        id=summary.id,
-        system=text_out(system),
-        queue=summary.queue,
-        dead_letter_queue=summary.dead_letter_queue,
-        message=message,
-        reason=Reason(code=summary.reason_code, text=summary.reason_text),
-        error_type=summary.error_type,
-        error_code=summary.error_code,
-        attempt_count=summary.attempt_count,
-        history=history_from_json(history),
-        fingerprint=summary.fingerprint,
-        group_title=summary.group_title,
-        state=summary.state,
-        first_failed_at=summary.first_failed_at,
-        dead_lettered_at=summary.dead_lettered_at,
-        expires_at=summary.expires_at,
-        redrive_count=summary.redrive_count,
-        previous=summary.previous,
-        outstanding_job=summary.outstanding_job,
-        version=summary.version,
-    )
-
-
-def _cleaned(text: str | None) -> str | None:
-    return None if text is None else clean(text)
+    return rows.letter_from(row, text_out=text_out)

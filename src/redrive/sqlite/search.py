@@ -17,10 +17,11 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
 from redrive.core.letters.ages import AGE_BOUNDS_MS, Ages
+from redrive.core.letters.rows import REVIEW_NUMBER, REVIEW_STATES, SUMMARY_COLUMNS, headers_from
 from redrive.core.letters.selection import OPEN_STATES, Place, Selection, cursor_at, has_headers, place_of
 from redrive.core.ports import LetterStats, LetterSummary, Page
 from redrive.core.units import UnixMs
-from redrive.sqlite.rows import REVIEW_NUMBER, REVIEW_STATES, SUMMARY_COLUMNS, headers_from, summary_from
+from redrive.sqlite.rows import summary_from
 from redrive.sqlite.values import text_in, text_out
 
 ORDER: Final = "dead_lettered_at, seq"
@@ -255,16 +256,24 @@ _Counts = dict[str, dict[Any, int]]
 
 
 def stats(
-    connection: sqlite3.Connection, selection: Selection, *, top: int, ages_at: UnixMs | None = None
+    connection: sqlite3.Connection,
+    selection: Selection,
+    *,
+    top: int,
+    ages_at: UnixMs | None = None,
+    up_to: int | None = None,
 ) -> LetterStats:
     """Counts over the selection, all of one instant."""
     connection.execute("BEGIN")
     try:
         condition, values = where(connection, selection)
-        is_kept = replace(selection, states=frozenset()) == Selection()
-        counts, oldest_at = (
-            _kept_counts(connection, selection) if is_kept else _count_some(connection, condition, values)
-        )
+        is_at_least = False
+        if replace(selection, states=frozenset()) == Selection():
+            counts, oldest_at = _kept_counts(connection, selection)
+        else:
+            end = None if up_to is None else _last_counted(connection, condition, values, up_to=up_to)
+            is_at_least = end is not None
+            counts, oldest_at = _count_some(connection, *_joined([(condition, values), *_bounds(None, end)]))
         ages = None if ages_at is None else _ages(connection, condition, values, now=ages_at)
     finally:
         connection.execute("COMMIT")
@@ -278,7 +287,17 @@ def stats(
         by_tenant=_largest(_texts(counts["tenant"]), top),
         oldest_at=oldest_at,
         ages=ages,
+        is_at_least=is_at_least,
     )
+
+
+def _last_counted(connection: sqlite3.Connection, condition: str, values: list[Any], *, up_to: int) -> Place | None:
+    """The place of the last letter that is counted; None where all are."""
+    places: list[Place] = connection.execute(
+        f"SELECT {ORDER} FROM redrive_letter WHERE {condition} ORDER BY {ORDER} LIMIT 2 OFFSET ?",  # noqa: S608
+        [*values, max(0, up_to - 1)],
+    ).fetchall()
+    return places[0] if len(places) > 1 else None
 
 
 def _ages(connection: sqlite3.Connection, condition: str, values: list[Any], *, now: UnixMs) -> Ages:

@@ -114,10 +114,12 @@ class PostgresLetterStore(_Face):
     """Letters in one database."""
 
     async def put(self, batch: Sequence[Letter]) -> None:
-        """See `LetterStore.put`; one commit for the batch."""
+        """See `LetterStore.put`; one commit for the batch, and one round trip where no group is to be reopened."""
         if not batch:
             return
-        last = await self._database.write(lambda tx: letters.put(tx, batch))
+        last = await self._database.step(lambda tx: letters.put_quickly(tx, batch))
+        if last is None:
+            last = await self._database.write(lambda tx: letters.put(tx, batch))
         if last % letters.FOLD_EVERY < len(batch):
             await self._database.write(letters.fold)
 
@@ -130,9 +132,11 @@ class PostgresLetterStore(_Face):
         read = self._database.look if search.is_slow(selection) else self._database.read
         return await read(lambda tx: search.find(tx, selection, limit=limit, cursor=cursor))
 
-    async def stats(self, selection: Selection, *, top: int = 20, ages_at: UnixMs | None = None) -> LetterStats:
+    async def stats(
+        self, selection: Selection, *, top: int = 20, ages_at: UnixMs | None = None, up_to: int | None = None
+    ) -> LetterStats:
         """See `LetterStore.stats`. A letter without a tenant counts as tenant "-"."""
-        return await self._database.look(lambda tx: search.stats(tx, selection, top=top, ages_at=ages_at))
+        return await self._database.look(lambda tx: search.stats(tx, selection, top=top, ages_at=ages_at, up_to=up_to))
 
     async def review(self, batch: Sequence[ReviewChange]) -> list[str | None]:
         """See `LetterStore.review`; one commit for the batch."""

@@ -125,9 +125,13 @@ class SqliteLetterStore(_Face):
         """See `LetterStore.find`. Never reads a body."""
         return await self._file.read(lambda connection: search.find(connection, selection, limit=limit, cursor=cursor))
 
-    async def stats(self, selection: Selection, *, top: int = 20, ages_at: UnixMs | None = None) -> LetterStats:
+    async def stats(
+        self, selection: Selection, *, top: int = 20, ages_at: UnixMs | None = None, up_to: int | None = None
+    ) -> LetterStats:
         """See `LetterStore.stats`. A letter without a tenant counts as tenant "-"."""
-        return await self._file.read(lambda connection: search.stats(connection, selection, top=top, ages_at=ages_at))
+        return await self._file.read(
+            lambda connection: search.stats(connection, selection, top=top, ages_at=ages_at, up_to=up_to)
+        )
 
     async def review(self, batch: Sequence[ReviewChange]) -> list[str | None]:
         """See `LetterStore.review`; one commit for the batch."""

@@ -268,9 +268,11 @@ class FaultyLetterStore:
             "letters.find", lambda: self._letters.find(selection, limit=limit, cursor=cursor)
         )
 
-    async def stats(self, selection: Selection, *, top: int = 20, ages_at: UnixMs | None = None) -> LetterStats:
+    async def stats(
+        self, selection: Selection, *, top: int = 20, ages_at: UnixMs | None = None, up_to: int | None = None
+    ) -> LetterStats:
         return await self.faults.around(
-            "letters.stats", lambda: self._letters.stats(selection, top=top, ages_at=ages_at)
+            "letters.stats", lambda: self._letters.stats(selection, top=top, ages_at=ages_at, up_to=up_to)
         )
 
     async def review(self, batch: Sequence[ReviewChange]) -> list[str | None]:

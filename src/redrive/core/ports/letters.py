@@ -78,7 +78,8 @@ class AuditEntry:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LetterStats:
     """Counts over a selection, largest first within each mapping; `oldest_at` is the oldest open letter's death.
-    `ages`: how old the selected letters are, where that was asked for.
+    `ages`: how old the selected letters are, where that was asked for. `is_at_least`: there are more than
+    `total`, and what is counted are the oldest of them.
     """
 
     total: int
@@ -89,6 +90,7 @@ class LetterStats:
     by_tenant: dict[str, int]
     oldest_at: UnixMs | None
     ages: Ages | None = None
+    is_at_least: bool = False
 
 
 class LetterStore(Protocol):
@@ -108,8 +110,12 @@ class LetterStore(Protocol):
         """Raises `ConfigurationError` for a cursor that no page had."""
         ...
 
-    async def stats(self, selection: Selection, *, top: int = 20, ages_at: UnixMs | None = None) -> LetterStats:
-        """`ages_at`: also the ages, at that time."""
+    async def stats(
+        self, selection: Selection, *, top: int = 20, ages_at: UnixMs | None = None, up_to: int | None = None
+    ) -> LetterStats:
+        """`ages_at`: also the ages, at that time, of all. `up_to`: where there are more letters than that, a store may
+        end there and say so; what it keeps counted is exact all the same. Up to there every count is exact.
+        """
         ...
 
     async def review(self, batch: Sequence[ReviewChange]) -> list[str | None]:

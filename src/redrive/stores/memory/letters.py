@@ -71,9 +71,12 @@ class MemoryLetterStore:
             cursor=cursor_at(page[-1].place) if more and page else None,
         )
 
-    async def stats(self, selection: Selection, *, top: int = 20, ages_at: UnixMs | None = None) -> LetterStats:
+    async def stats(
+        self, selection: Selection, *, top: int = 20, ages_at: UnixMs | None = None, up_to: int | None = None
+    ) -> LetterStats:
         """See `LetterStore.stats`. A letter without a tenant counts as tenant "-"."""
-        letters = [kept.letter for kept in self.selected(selection)]
+        found = [kept.letter for kept in self.selected(selection)]
+        letters = found[:up_to]
         return LetterStats(
             total=len(letters),
             by_state=_largest((str(letter.state) for letter in letters), top),
@@ -82,7 +85,8 @@ class MemoryLetterStore:
             by_group=_largest((letter.fingerprint for letter in letters), top),
             by_tenant=_largest((letter.message.tenant or "-" for letter in letters), top),
             oldest_at=min((letter.dead_lettered_at for letter in letters if letter.state in OPEN_STATES), default=None),
-            ages=None if ages_at is None else ages.ages_at(ages_at, (letter.dead_lettered_at for letter in letters)),
+            ages=None if ages_at is None else ages.ages_at(ages_at, (letter.dead_lettered_at for letter in found)),
+            is_at_least=len(letters) < len(found),
         )
 
     async def review(self, batch: Sequence[ReviewChange]) -> list[str | None]:

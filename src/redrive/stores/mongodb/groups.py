@@ -40,6 +40,7 @@ from redrive.core.ports import GroupPage, HourCount
 from redrive.core.units import UnixMs
 from redrive.stores.mongodb.failures import translated
 from redrive.stores.mongodb.letter_documents import text_in, text_out
+from redrive.stores.mongodb.letter_list import LetterList
 from redrive.stores.mongodb.link import Document, Link
 from redrive.stores.mongodb.versions import Versions, scope_of
 
@@ -83,9 +84,10 @@ class _Counted:
 class MongoGroupStore:
     """A `GroupStore` in MongoDB. Made by the letter store whose letters it counts."""
 
-    def __init__(self, link: Link, *, letters: str, walk: Walk) -> None:
+    def __init__(self, link: Link, *, letters: str, walk: Walk, listed: LetterList) -> None:
         self._link = link
         self._name = letters
+        self._list = listed
         self._walk = walk
         self._records = Versions(link, link.own("groups"))
 
@@ -133,8 +135,14 @@ class MongoGroupStore:
         return await self._write(change, head=head, seen=group.seen, note=change.note or "")
 
     async def recount(self) -> int:
-        """See `GroupStore.recount`: nothing is counted but when it is looked at."""
-        return 0
+        """See `GroupStore.recount`: nothing is counted but when it is looked at. The list of letters is mended, where
+        there is one; how many groups' letters were not in it as they are.
+        """
+        if not self._list.is_used:
+            return 0
+        with translated(self._link.where):
+            wrong = await self._list.relist(self._link.collection(self._name))
+        return len({each["redrive"]["fingerprint"] for each in wrong})
 
     # ------------------------------------------------------------------------------------------- told by the letters
 
@@ -152,16 +160,25 @@ class MongoGroupStore:
     async def _reopen(self, kept: _Kept, own: Document) -> None:
         died_at, bound = own["dead_lettered_at"], kept.work.ignored
         since = died_at - (0 if bound is None or bound.per_ms is None else bound.per_ms)
-        same = {"redrive.fingerprint": own["fingerprint"]}
-        with translated(self._link.where):
-            letters = self._link.collection(self._name)
-            seen = await letters.count_documents(same) + kept.gone.get("seen", 0)
-            lately = await letters.count_documents({**same, "redrive.dead_lettered_at": {"$gt": since}})
+        seen, lately = await self._deaths(kept.fingerprint, since=since)
+        seen += kept.gone.get("seen", 0)
         version = None if own["version"] is None else text_out(own["version"])
         why = reopening(kept.work, version=version, at=died_at, seen=seen, lately=lately)
         if why is not None:
             change = GroupChange(fingerprint=kept.fingerprint, actor=REOPENED_BY, at=died_at, to=GroupState.OPEN)
             await self._write(change, head=kept.head or {}, seen=seen, note=why)
+
+    async def _deaths(self, fingerprint: str, *, since: UnixMs) -> tuple[int, int]:
+        """Letters the group has, and those that died after that."""
+        with translated(self._link.where):
+            if self._list.is_used:
+                walk = self._walk(Selection(fingerprint=fingerprint))
+                deaths = [each["redrive"]["dead_lettered_at"] async for each in walk]
+                return len(deaths), sum(each > since for each in deaths)
+            same = {"redrive.fingerprint": text_in(fingerprint)}
+            letters = self._link.collection(self._name)
+            lately = await letters.count_documents({**same, "redrive.dead_lettered_at": {"$gt": since}})
+            return await letters.count_documents(same), lately
 
     async def removing(self, ids: Sequence[str]) -> list[str]:
         """These letters are about to go: what they count for is kept. The fingerprints they had."""
@@ -192,8 +209,10 @@ class MongoGroupStore:
         """Letters are gone: a group goes with its last one, unless somebody wrote on it."""
         for fingerprint in fingerprints:
             with translated(self._link.where):
-                letters = self._link.collection(self._name)
-                is_empty = await letters.find_one({"redrive.fingerprint": text_in(fingerprint)}, {"_id": 1}) is None
+                is_empty = True
+                async for _ in self._walk(Selection(fingerprint=fingerprint)):
+                    is_empty = False
+                    break
             if is_empty:
                 await self._change(
                     fingerprint, lambda kept: kept if kept.trail else _Kept(fingerprint=kept.fingerprint)
@@ -243,6 +262,10 @@ class MongoGroupStore:
         """How many letters name each of these as the one they came from."""
         found: Counter[str] = Counter()
         with translated(self._link.where):
+            if self._list.is_used:
+                asked = set(names)
+                previous = (each["redrive"]["previous"] for each in await self._list.all())
+                return Counter(name for name in previous if name in asked)
             letters = self._link.collection(self._name)
             for start in range(0, len(names), PAGE):
                 wanted = {"redrive.previous": {"$in": list(names[start : start + PAGE])}}

@@ -42,7 +42,8 @@ from redrive.core.wire import options_document, options_from_document, selection
 from redrive.errors import BrokerUnavailableError
 from redrive.stores.mongodb.failures import translated
 from redrive.stores.mongodb.letter_documents import id_in, summary_in, text_in, text_out
-from redrive.stores.mongodb.letters import MongoLetterStore, place_in
+from redrive.stores.mongodb.letter_query import place_in
+from redrive.stores.mongodb.letters import MongoLetterStore
 from redrive.stores.mongodb.link import Document, Link, insert_new
 from redrive.stores.mongodb.versions import Versions, generation_in, scope_of
 

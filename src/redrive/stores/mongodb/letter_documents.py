@@ -59,7 +59,7 @@ def text_in(text: str) -> str:
 
 def text_out(kept: str) -> str:
     """The text `text_in` was given."""
-    return str(json.loads(f'"{kept}"'))
+    return str(json.loads(f'"{kept}"')) if "\\" in kept else kept
 
 
 def id_in(letter_id: str) -> str:

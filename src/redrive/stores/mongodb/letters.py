@@ -4,6 +4,7 @@
     {prefix}_letter_pieces    what is too large for one document, stored before the letter
     {prefix}_letter_moves     what people did: `_id` is the letter's life and a running number
     {prefix}_letter_holds     the job that has a letter in hand: `_id` is the letter's
+    {prefix}_letter_list      what lists read where the server uses no index (`letter_list.py`)
 
 Authoritative for the review state is the last move: state and audit are one insert, under a number that only one of two
 people can take. The letter's own `reviewState`, which lists and other tools read, is written after it; killed in
@@ -20,7 +21,7 @@ from __future__ import annotations
 import secrets
 from collections import Counter
 from collections.abc import AsyncIterator, Collection, Sequence
-from typing import Any, Final
+from typing import Final
 
 from pymongo.asynchronous.collection import AsyncCollection
 from pymongo.errors import BulkWriteError, DocumentTooLarge
@@ -43,29 +44,22 @@ from redrive.stores.mongodb.letter_documents import (
     letter_in,
     piece_id,
     summary_in,
-    text_in,
     text_out,
     without_snapshot,
 )
-from redrive.stores.mongodb.link import Document, Link, insert_new
+from redrive.stores.mongodb.letter_list import LetterList, one_by_one
+from redrive.stores.mongodb.letter_query import is_expired, is_sifted, listed_in, place_in, query_of
+from redrive.stores.mongodb.link import Document, Link, by_ids, insert_new
 
 PAGE: Final = 500
 """Letters asked of the server in one go."""
+FEW: Final = 4
+"""Small documents that a server without an index is asked for one by one; for more, one look at all of them is less."""
 MAX_TRIES: Final = 50
 """Tries of one move, or of one number: each failed one means that somebody else was quicker."""
 NO_TENANT: Final = "-"
 PRUNED: Final = "pruned"
 _ORDER: Final = [("redrive.dead_lettered_at", 1), ("redrive.number", 1)]
-_EQUAL: Final = (
-    "reason_code",
-    "error_type",
-    "error_code",
-    "fingerprint",
-    "tenant",
-    "key",
-    "message_type",
-    "message_id",
-)
 _KEYED: Final = {f"redrive.{name}": 1 for name in ("id", "queue", "key", "dead_lettered_at", "number")}
 _INDEXED: Final = ("queue", "dead_letter_queue", "previous", "fingerprint", "key", "expires_at", "number")
 
@@ -77,7 +71,8 @@ class MongoLetterStore:
         self._link = link
         self._clock = clock
         self._last_number = 0
-        self.groups = MongoGroupStore(link, letters=link.address.letters, walk=self.walk)
+        self._list = LetterList(link, clock=clock)
+        self.groups = MongoGroupStore(link, letters=link.address.letters, walk=self.walk, listed=self._list)
 
     async def open(self) -> None:
         """Connect. Raises `ConfigurationError` or `BrokerUnavailableError`."""
@@ -88,6 +83,7 @@ class MongoLetterStore:
                 for name in _INDEXED:
                     await self.letters.create_index([(f"redrive.{name}", 1)], name=f"redrive_{name}")
                 await self._moves.create_index([("life", 1), ("n", 1)], name="redrive_moves")
+                await self._list.open(self.letters)
             await self.groups.open()
         except BaseException:
             await self._link.close(self)
@@ -140,7 +136,21 @@ class MongoLetterStore:
                     hint="It is tried again by itself.",
                 )
             await self._drop_pieces_of_none([(document, len(pieces)) for document, pieces in made if pieces])
+            await self._list.add(fresh)
+            if self._list.is_used:
+                await self._list_again(unique.keys() - {text_out(each["redrive"]["id"]) for each in fresh})
         await self.groups.arrived(fresh)
+
+    async def _list_again(self, there: Collection[str]) -> None:
+        """Who stored these before may have been killed before they were listed."""
+        lives = await self._list.lives() if there else {}
+        found = await self._by_ids(self.letters, sorted({id_in(each) for each in there} - lives.keys()), SUMMARY_FIELDS)
+        await self._list.add(list(found.values()))
+
+    async def _by_ids(
+        self, collection: AsyncCollection[Document], ids: Sequence[str], fields: Document | None = None
+    ) -> dict[str, Document]:
+        return await by_ids(collection, ids, fields, is_scanned=self._link.is_scanned)
 
     async def _store(self, documents: Sequence[Document]) -> tuple[list[Document], list[Document]]:
         """Store them. Those that have to be tried in another form, with another number or without what is refused; and
@@ -175,29 +185,36 @@ class MongoLetterStore:
         """The pieces of letters that were there already. Which copy was stored, only the server knows for sure."""
         if not large:
             return
-        ids = [document["_id"] for document, _ in large]
-        kept = {each["redrive"]["life"] async for each in self.letters.find({"_id": {"$in": ids}}, {"redrive.life": 1})}
+        found = await self._by_ids(self.letters, [document["_id"] for document, _ in large], {"redrive.life": 1})
+        kept = {each["redrive"]["life"] for each in found.values()}
         for document, count in large:
             if document["redrive"]["life"] not in kept:
                 await self._drop_pieces(document["redrive"]["life"], count)
 
     async def _alive(self, ids: Sequence[str]) -> set[str]:
         """Those of these letters that are there, and not being pruned."""
-        found = await self.letters.find({"_id": {"$in": list(ids)}}, {"redrive.life": 1}).to_list()
-        gone = await self._gone([each["redrive"]["life"] for each in found])
-        return {each["_id"] for each in found if each["redrive"]["life"] not in gone}
+        listed = await self._list.lives() if self._list.is_used else {}
+        lives = {name: listed[name] for name in ids if name in listed}
+        found = await self._by_ids(self.letters, [name for name in ids if name not in lives], {"redrive.life": 1})
+        lives |= {name: each["redrive"]["life"] for name, each in found.items()}
+        gone = await self._gone(list(lives.values()))
+        return {name for name, life in lives.items() if life not in gone}
 
     async def _gone(self, lives: Sequence[str]) -> set[str]:
+        if self._link.is_scanned and len(lives) <= FEW:
+            trails = {life: await self._trail(life) for life in lives}
+            return {life for life, trail in trails.items() if trail and trail[-1]["to"] == PRUNED}
         pruned = self._moves.find({"life": {"$in": list(lives)}, "to": PRUNED}, {"life": 1})
         return {each["life"] async for each in pruned}
 
     async def _finish_prune(self, letter_id: str) -> None:
-        document = await self.letters.find_one({"_id": letter_id}, {"redrive.life": 1, "redrive.pieces": 1})
+        document = await self.letters.find_one({"_id": letter_id}, SUMMARY_FIELDS)
         if document is not None and await self._gone([document["redrive"]["life"]]):
             await self._remove([document])
 
     async def _drop_pieces(self, life: str, count: int) -> None:
-        await self._pieces.delete_many({"_id": {"$in": [piece_id(life, place) for place in range(count)]}})
+        for place in range(count):
+            await self._pieces.delete_one({"_id": piece_id(life, place)})
 
     def _number(self) -> int:
         self._last_number = max(self._last_number + 1, self._clock.now() * 1_000)
@@ -244,9 +261,17 @@ class MongoLetterStore:
         number.
         """
         wanted = 0
+        if self._list.is_used and not selection.headers:
+            async for document in one_by_one(listed_in(await self._list.all(), selection, after=after, up_to=up_to)):
+                if limit is not None and wanted >= limit:
+                    return
+                if await self._is_selected(selection, document):
+                    yield document
+                    wanted += 1
+            return
         fields = {**SUMMARY_FIELDS, **({"redrive.headers": 1} if selection.headers else {})}
-        cursor = self.letters.find(_query(selection, after, up_to), fields, batch_size=PAGE).sort(_ORDER)
-        if limit is not None and not _is_sifted(selection):
+        cursor = self.letters.find(query_of(selection, after, up_to), fields, batch_size=PAGE).sort(_ORDER)
+        if limit is not None and not is_sifted(selection):
             cursor = cursor.limit(limit)
         async with cursor:
             async for document in cursor:
@@ -269,15 +294,25 @@ class MongoLetterStore:
             return found is not None and has_headers(found[0].message.headers, selection.headers)
         return has_headers(headers_in(document), selection.headers)
 
-    async def stats(self, selection: Selection, *, top: int = 20, ages_at: UnixMs | None = None) -> LetterStats:
-        """See `LetterStore.stats`. Every selected letter's document is read, without its body."""
+    async def stats(
+        self, selection: Selection, *, top: int = 20, ages_at: UnixMs | None = None, up_to: int | None = None
+    ) -> LetterStats:
+        """See `LetterStore.stats`. Each document that is counted is read, without its body; for ages all are."""
         names = ("queue", "reason_code", "fingerprint", "tenant")
         counts: dict[str, Counter[str]] = {name: Counter() for name in ("state", *names)}
         deaths: list[UnixMs] = []
         oldest: UnixMs | None = None
+        total, is_at_least = 0, False
         with translated(self._link.where):
             async for document in self.walk(selection):
                 own = document["redrive"]
+                if up_to is not None and total >= up_to:
+                    is_at_least = True
+                    if ages_at is None:
+                        break
+                    deaths.append(own["dead_lettered_at"])
+                    continue
+                total += 1
                 for name in names:
                     counts[name][text_out_or_empty(own[name]) or (NO_TENANT if name == "tenant" else "")] += 1
                 counts["state"][document["reviewState"]] += 1
@@ -285,7 +320,7 @@ class MongoLetterStore:
                 if ReviewState(document["reviewState"]) in OPEN_STATES:
                     oldest = deaths[-1] if oldest is None else min(oldest, deaths[-1])
         return LetterStats(
-            total=len(deaths),
+            total=total,
             by_state=_largest(counts["state"], top),
             by_queue=_largest(counts["queue"], top),
             by_reason=_largest(counts["reason_code"], top),
@@ -293,13 +328,21 @@ class MongoLetterStore:
             by_tenant=_largest(counts["tenant"], top),
             oldest_at=oldest,
             ages=None if ages_at is None else ages.ages_at(ages_at, deaths),
+            is_at_least=is_at_least,
         )
 
     async def earlier(self, letter_ids: Sequence[str], *, job_id: str | None) -> dict[str, str]:
         """See `LetterStore.earlier`. Reads the open letters of these keys, without their bodies."""
         with translated(self._link.where):
-            wanted = {"_id": {"$in": [id_in(each) for each in letter_ids]}, "redrive.key": {"$ne": None}}
-            asked = await self.letters.find(wanted, _KEYED).to_list()
+            ids = [id_in(each) for each in letter_ids]
+            if self._list.is_used:
+                named = set(ids)
+                asked = [
+                    each for each in await self._list.all() if each["_id"] in named and _scope(each)[1] is not None
+                ]
+            else:
+                wanted = {"_id": {"$in": ids}, "redrive.key": {"$ne": None}}
+                asked = await self.letters.find(wanted, _KEYED).to_list()
             first = await self._first_open(asked, job_id=job_id) if asked else {}
         pairs = ((each, first.get(_scope(each))) for each in asked)
         return {
@@ -308,14 +351,19 @@ class MongoLetterStore:
             if one is not None and place_in(one) < place_in(each)
         }
 
-    async def _first_open(self, asked: Sequence[Document], *, job_id: str | None) -> dict[Any, Document]:
-        wanted = {
-            "redrive.key": {"$in": sorted({_scope(each)[1] for each in asked})},
-            "redrive.dead_lettered_at": {"$lte": max(place_in(each)[0] for each in asked)},
-            "reviewState": {"$in": sorted(str(state) for state in OPEN_STATES)},
-        }
-        found = await self.letters.find(wanted, _KEYED, batch_size=PAGE).sort(_ORDER).to_list()
-        first: dict[Any, Document] = {}
+    async def _first_open(self, asked: Sequence[Document], *, job_id: str | None) -> dict[tuple[str, str], Document]:
+        scopes = {_scope(each) for each in asked}
+        if self._list.is_used:
+            opened = listed_in(await self._list.all(), Selection(states=OPEN_STATES), after=None, up_to=None)
+            found = [each for each in opened if _scope(each) in scopes]
+        else:
+            wanted = {
+                "redrive.key": {"$in": sorted({key for _, key in scopes})},
+                "redrive.dead_lettered_at": {"$lte": max(place_in(each)[0] for each in asked)},
+                "reviewState": {"$in": sorted(str(state) for state in OPEN_STATES)},
+            }
+            found = await self.letters.find(wanted, _KEYED, batch_size=PAGE).sort(_ORDER).to_list()
+        first: dict[tuple[str, str], Document] = {}
         for start in range(0, len(found), PAGE):
             page = found[start : start + PAGE]
             jobs = await self.holders([each["_id"] for each in page])
@@ -328,11 +376,13 @@ class MongoLetterStore:
         """The jobs that hold these letters, by the letters' `_id`."""
         if not ids:
             return {}
-        found = self.holds.find({"_id": {"$in": list(ids)}})
-        return {each["_id"]: each["job"] async for each in found}
+        found = await by_ids(self.holds, list(ids), is_scanned=self._link.is_scanned and len(ids) <= FEW)
+        return {name: each["job"] for name, each in found.items()}
 
     async def newest_number(self) -> int:
         """The number of the letter that came last."""
+        if self._list.is_used:
+            return max((each["redrive"]["number"] for each in await self._list.all()), default=0)
         found = await self.letters.find({}, {"redrive.number": 1}).sort([("redrive.number", -1)]).limit(1).to_list()
         return int(found[0]["redrive"]["number"]) if found else 0
 
@@ -364,7 +414,12 @@ class MongoLetterStore:
         return "others moved it at the same moment: look at it again"
 
     async def _trail(self, life: str) -> list[Document]:
-        return await self._moves.find({"life": life}).sort([("life", 1), ("n", 1)]).to_list()
+        if not self._link.is_scanned:
+            return await self._moves.find({"life": life}).sort([("life", 1), ("n", 1)]).to_list()
+        trail: list[Document] = []
+        while (move := await self._moves.find_one({"_id": f"{life}-{len(trail) + 1}"})) is not None:
+            trail.append(move)
+        return trail
 
     async def _write_state(self, document: Document, trail: Sequence[Document]) -> None:
         """Write what the last move says into the letter, for lists and for other tools."""
@@ -376,22 +431,35 @@ class MongoLetterStore:
                 "redrive.replays": replays,
                 "redrive.sent_closed": sent_closed,
             }
-            await self.letters.update_one(
-                {"_id": document["_id"], "redrive.life": document["redrive"]["life"]}, {"$set": written}
-            )
+            life = document["redrive"]["life"]
+            if not self._link.is_scanned:
+                await self.letters.update_one({"_id": document["_id"], "redrive.life": life}, {"$set": written})
+            elif await self._is_of(document["_id"], life):
+                await self.letters.update_one({"_id": document["_id"]}, {"$set": written})
+                now = {name.removeprefix("redrive."): value for name, value in written.items()}
+                state = now.pop("reviewState")
+                listed = {**document, "reviewState": state, "redrive": {**document["redrive"], **now}}
+                await self._list.add([listed])
+
+    async def _is_of(self, name: str, life: str) -> bool:
+        """Whether this letter is still the one that was stored under this life."""
+        found = await self.letters.find_one({"_id": name}, {"redrive.life": 1})
+        return found is not None and found["redrive"]["life"] == life
 
     # ------------------------------------------------------------------------------------------------- pruning
 
     async def prune(self, *, now: UnixMs, limit: int, selection: Selection | None = None) -> int:
         """See `LetterStore.prune`. Killed in here: some letters are gone, the pieces of one may lie about."""
         with translated(self._link.where, fate="Some letters may be gone."):
-            if selection is None:
+            if selection is None and self._list.is_used:
+                done = [each for each in await self._list.all() if is_expired(each, now)]
+                found = done[:limit]
+            elif selection is None:
                 wanted = {
                     "redrive.expires_at": {"$lte": now},
                     "reviewState": {"$in": [str(ReviewState.REPLAYED), str(ReviewState.CLOSED), PRUNED]},
                 }
-                fields = {**SUMMARY_FIELDS, "redrive.pieces": 1}
-                found = await self.letters.find(wanted, fields).limit(limit).to_list()
+                found = await self.letters.find(wanted, SUMMARY_FIELDS).limit(limit).to_list()
             else:
                 found = await self._prunable(selection, limit)
             return await self._prune(found, at=now, is_open_too=selection is not None)
@@ -450,9 +518,25 @@ class MongoLetterStore:
         for document in documents:
             if document["redrive"].get("pieces"):
                 await self._drop_pieces(document["redrive"]["life"], document["redrive"]["pieces"])
+        if self._link.is_scanned:
+            await self._remove_scanned(documents)
+            return
         ids = [document["_id"] for document in documents]
         await self.letters.delete_many({"_id": {"$in": ids}, "redrive.life": {"$in": lives}})
         await self._moves.delete_many({"life": {"$in": lives}})
+
+    async def _remove_scanned(self, documents: Sequence[Document]) -> None:
+        """The letters, then their entries, then their moves: killed in between, the next prune finds them again."""
+        whole = await self._by_ids(self.letters, [each["_id"] for each in documents], SUMMARY_FIELDS)
+        for document in documents:
+            life, name = document["redrive"]["life"], document["_id"]
+            if name in whole and whole[name]["redrive"]["life"] == life:
+                await self.letters.delete_one({"_id": name})
+        await self._list.add(documents, are_gone=True)
+        for document in documents:
+            trail = await self._trail(document["redrive"]["life"])
+            for move in reversed(trail):
+                await self._moves.delete_one({"_id": move["_id"]})
 
     async def is_gone(self, ids: Sequence[str]) -> set[str]:
         """Those of these `_id`s that are no letters, or being pruned."""
@@ -464,11 +548,6 @@ class MongoLetterStore:
         refused = {ids[place] for place in taken}
         refused -= {name for name, job in (await self.holders(list(refused))).items() if job == job_id}
         return refused
-
-
-def place_in(document: Document) -> Place:
-    """Its place in the order of death."""
-    return document["redrive"]["dead_lettered_at"], document["redrive"]["number"]
 
 
 def _scope(document: Document) -> tuple[str, str]:
@@ -488,37 +567,6 @@ def _clean(document: Document) -> Document:
 def _are_bare(documents: Sequence[Document], places: Collection[int]) -> bool:
     """Whether one of these was refused although there was nothing in it to refuse."""
     return any("bare" in documents[place]["redrive"] for place in places)
-
-
-def _is_sifted(selection: Selection) -> bool:
-    return selection.text is not None or bool(selection.headers)
-
-
-def _query(selection: Selection, after: Place | None, up_to: int | None) -> Document:
-    """What the server can tell; text and headers are sifted here."""
-    all_of: list[Any] = []
-    for name in _EQUAL:
-        value = getattr(selection, name)
-        if value is not None:
-            all_of.append({f"redrive.{name}": text_in(value)})
-    if selection.ids:
-        all_of.append({"_id": {"$in": [id_in(each) for each in selection.ids]}})
-    if selection.queue is not None:
-        kept = text_in(selection.queue)
-        all_of.append({"$or": [{"redrive.queue": kept}, {"redrive.dead_letter_queue": kept}]})
-    if selection.states:
-        all_of.append({"reviewState": {"$in": sorted(str(state) for state in selection.states)}})
-    if selection.since is not None:
-        all_of.append({"redrive.dead_lettered_at": {"$gte": selection.since}})
-    if selection.until is not None:
-        all_of.append({"redrive.dead_lettered_at": {"$lt": selection.until}})
-    if up_to is not None:
-        all_of.append({"redrive.number": {"$lte": up_to}})
-    if after is not None:
-        died_at, number = after
-        later = {"redrive.dead_lettered_at": died_at, "redrive.number": {"$gt": number}}
-        all_of.append({"$or": [{"redrive.dead_lettered_at": {"$gt": died_at}}, later]})
-    return {"$and": all_of} if all_of else {}
 
 
 def _move(

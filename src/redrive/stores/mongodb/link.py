@@ -10,6 +10,7 @@ itself only where the server can tell that it is the same one.
 
 from __future__ import annotations
 
+import asyncio
 import threading
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -31,6 +32,8 @@ SELECT_MS: Final[Millis] = 2_000
 """How long a call waits for a server that can take it."""
 ANSWER_MS: Final[Millis] = 10_000
 """How long for its answer: a server that stands still must not hold a worker up for ever."""
+AT_ONCE: Final = 50
+"""Questions that are on their way to a server that wants each of them alone."""
 CLAIMS: Final = "processed_events"
 LETTERS: Final = "dead_letter_events"
 PREFIX: Final = "redrive"
@@ -82,9 +85,14 @@ def parse(url: str) -> Address:
 class Link:
     """The connection that the stores of one app share; the last of its users to close it disconnects."""
 
-    def __init__(self, url: str) -> None:
-        """Connects to nothing yet. Raises `ConfigurationError` for a URL that is none."""
+    def __init__(self, url: str, *, is_scanned: bool | None = None) -> None:
+        """Connects to nothing yet. Raises `ConfigurationError` for a URL that is none. `is_scanned` None: the server is
+        asked.
+        """
         self.address = parse(url)
+        self.is_scanned = bool(is_scanned)
+        """Whether the server reads a whole collection for every question but one for a single `_id` (FerretDB 1.x)."""
+        self._is_told = is_scanned is not None
         self._client: AsyncMongoClient[Document] | None = None
         self._blocking: MongoClient[Document] | None = None
         self._users: set[int] = set()
@@ -102,6 +110,9 @@ class Link:
                 client = self._made(AsyncMongoClient)
                 try:
                     await client.admin.command("ping")
+                    if not self._is_told:
+                        version = (await client.admin.command("buildInfo")).get("ferretdbVersion", "")
+                        self.is_scanned = str(version).startswith("v1.")
                 except BaseException:
                     await client.close()
                     raise
@@ -154,6 +165,23 @@ class Link:
             )
         except (InvalidURI, ValueError) as error:
             raise ConfigurationError(f"The URL of MongoDB at {self.where} is not right: {error}.") from None
+
+
+async def by_ids(
+    collection: AsyncCollection[Document],
+    ids: Sequence[str],
+    fields: Mapping[str, Any] | None = None,
+    *,
+    is_scanned: bool,
+) -> dict[str, Document]:
+    """The documents with these `_id`s that are there. `is_scanned`: each is asked for alone, a few at a time."""
+    if not is_scanned:
+        return {each["_id"]: each async for each in collection.find({"_id": {"$in": list(ids)}}, fields)} if ids else {}
+    found: dict[str, Document] = {}
+    for start in range(0, len(ids), AT_ONCE):
+        asked = (collection.find_one({"_id": each}, fields) for each in ids[start : start + AT_ONCE])
+        found |= {each["_id"]: each for each in await asyncio.gather(*asked) if each is not None}
+    return found
 
 
 async def insert_new(collection: AsyncCollection[Document], documents: Sequence[Document]) -> set[int]:

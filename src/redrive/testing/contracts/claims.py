@@ -424,6 +424,22 @@ class ClaimStoreContract(Contract):
 
     # ------------------------------------------------------------------------------------------------- expiry
 
+    async def test_a_dead_lettered_key_is_ended_by_a_registration_whose_time_is_over(self, claims: ClaimStore) -> None:
+        """How `dlq erase` takes a key out of the store; what was processed stays."""
+        ends = {"m-dead": ClaimState.DEAD_LETTERED, "m-done": ClaimState.PROCESSED}
+        for key, state in ends.items():
+            (claimed,) = await claims.claim([(QUEUE, key)], lease_ms=60_000, owner="w1")
+            assert isinstance(claimed, Acquired)
+            await claims.finish([ClaimEnd(ref=claimed.ref, state=state)])
+
+        answers = await claims.register([Registration(queue=QUEUE, key=key, expires_at=1) for key in ends])
+        pruned = await claims.prune(limit=10)
+
+        assert [False, True] == [answer.duplicate for answer in answers]
+        assert 1 == pruned
+        assert await claims.get(QUEUE, "m-dead") is None
+        assert await claims.get(QUEUE, "m-done") is not None
+
     async def test_an_expired_record_is_as_good_as_none_pruned_or_not(self, claims: ClaimStore, clock: Clock) -> None:
         gone, kept = await self.acquire(claims, "gone"), await self.acquire(claims, "kept")
         await self.finish(claims, gone.ref, ClaimState.PROCESSED, expires_at=clock.now() + 1_000)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 from collections.abc import AsyncIterator, Sequence
 from contextlib import AbstractAsyncContextManager
 from dataclasses import replace
@@ -320,6 +321,50 @@ class LetterStoreContract(Contract):
         stats = await letters.stats(Selection(queue="empty"))
 
         assert (0, {}, {}, None) == (stats.total, stats.by_state, stats.by_group, stats.oldest_at)
+
+    async def test_counting_may_end_early_and_says_so(self, letters: LetterStore) -> None:
+        await letters.put([
+            *(letter(f"dl_{n}", died_at=DIED_AT + n, message=message(tenant="acme"), fingerprint=f"fp-{n}")
+              for n in range(7)),
+            *(letter(f"other_{number}", message=message(tenant="bolt")) for number in range(3)),
+        ])  # fmt: skip
+        acme = Selection(tenant="acme")
+
+        early = await letters.stats(acme, up_to=5, ages_at=DIED_AT)
+        whole = await letters.stats(acme, up_to=7)
+        all_of_them = await letters.stats(EVERYTHING, up_to=5)
+
+        assert (5, True, {"acme": 5}) == (early.total, early.is_at_least, early.by_tenant)
+        assert {"fp-0", "fp-1", "fp-2", "fp-3", "fp-4"} == set(early.by_group)
+        assert early.ages is not None
+        assert 7 == sum(early.ages.counts)
+        assert (7, False) == (whole.total, whole.is_at_least)
+        assert (await letters.stats(acme)) == whole
+        assert (all_of_them.total, all_of_them.is_at_least) in {(10, False), (5, True)}
+
+    async def test_the_counts_of_a_queue_follow_what_becomes_of_its_letters(self, letters: LetterStore) -> None:
+        await letters.put([
+            *(letter(f"dl_{number}", died_at=DIED_AT + number, message=message(tenant=None)) for number in range(5)),
+            letter("else", queue="billing", dead_letter_queue="orders.dead", fingerprint="fp-else"),
+        ])  # fmt: skip
+        await self.move(letters, "dl_0", WAYS[ReviewState.CLOSED])
+        await self.move(letters, "dl_1", [ReviewState.REVIEWED])
+        await letters.prune(now=DIED_AT, limit=1, selection=Selection(ids=("dl_2",)))
+        await letters.put([letter("dl_3")])
+
+        for name, states in itertools.product(
+            ("orders", "orders.dead", "billing"), (frozenset(), OPEN_STATES, frozenset({ReviewState.CLOSED}))
+        ):
+            chosen = Selection(queue=name, states=states)
+            counted = await letters.stats(chosen, up_to=100)
+
+            assert await letters.stats(replace(chosen, since=0)) == counted
+        closed = await letters.stats(Selection(queue="orders", states=frozenset({ReviewState.CLOSED})))
+        opened = await letters.stats(Selection(queue="orders.dead", states=OPEN_STATES))
+        assert ({"closed": 1}, None) == (closed.by_state, closed.oldest_at)
+        assert {"pending": 3, "reviewed": 1} == opened.by_state
+        assert {"orders": 3, "billing": 1} == opened.by_queue
+        assert DIED_AT == opened.oldest_at
 
     async def test_ages_are_told_where_they_are_asked_for(self, letters: LetterStore) -> None:
         now = DIED_AT

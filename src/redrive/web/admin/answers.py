@@ -110,9 +110,12 @@ class LetterDetail(Struct, kw_only=True):
 
 
 class Stats(Struct, kw_only=True):
-    """Counts; every mapping has its largest entry first."""
+    """Counts; every mapping has its largest entry first. `is_at_least`: there are more than `total` letters, and what
+    is counted are the oldest of them.
+    """
 
     total: int
+    is_at_least: bool
     last_hour: int
     by_state: dict[str, int]
     by_queue: dict[str, int]

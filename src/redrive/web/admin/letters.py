@@ -11,6 +11,7 @@ from starlette.responses import Response
 from redrive.core.access import REDACTED, paths_below, redacted
 from redrive.core.letters.letter import Letter, ReviewState
 from redrive.core.message import Message
+from redrive.service.looking import COUNTED
 from redrive.views import letter_view_document, page_document, review_document, stats_document
 from redrive.web.admin.call import Call
 
@@ -80,8 +81,8 @@ async def letter_body(call: Call) -> Response:
 async def letter_stats(call: Call) -> Any:
     """Counts over a selection, and the largest groups."""
     selection, top = call.query.selection(call.now), call.query.top
-    stats = await call.service.stats(selection, top=top)
-    groups = await call.service.group_counts(selection, limit=top)
+    stats = await call.service.stats(selection, top=top, up_to=COUNTED)
+    groups = await call.service.group_counts(selection, limit=top, up_to=COUNTED)
     return stats_document(stats, groups, last_hour=await call.service.died_last_hour(selection))
 
 

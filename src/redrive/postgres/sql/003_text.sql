@@ -1,0 +1,11 @@
+-- A text anywhere in reason, message id or key, by index, where the extension pg_trgm may be made or is there already.
+-- Where not, letters are looked through (search.py). Additive; to have it later, run the two statements by hand.
+DO $$
+BEGIN
+    CREATE EXTENSION IF NOT EXISTS pg_trgm;
+    CREATE INDEX redrive_letter_text ON @letter USING gin
+        (lower(reason_text) gin_trgm_ops, lower(message_id) gin_trgm_ops, lower(coalesce(key, '')) gin_trgm_ops);
+EXCEPTION
+    WHEN insufficient_privilege OR undefined_file OR feature_not_supported OR undefined_object THEN
+        RAISE NOTICE 'redrive goes on without an index for texts: %', SQLERRM;
+END $$;
