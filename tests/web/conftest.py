@@ -40,8 +40,9 @@ def redact() -> tuple[RedactRule, ...]:
 
 
 @pytest_asyncio.fixture
-async def app(url: str, clock: FakeClock, redact: Any) -> AsyncIterator[Redrive]:
-    shop = Redrive("shop", url, clock=clock, settings={"redact": redact})
+async def app(url: str, clock: FakeClock, redact: Any, tmp_path: Path) -> AsyncIterator[Redrive]:
+    settings = {"redact": redact, "archive": str(tmp_path / "archive")}
+    shop = Redrive("shop", url, clock=clock, settings=settings)
 
     @shop.consumer(QUEUE, fair_by=Fair())
     async def charge(order: dict) -> None: ...

@@ -11,6 +11,7 @@ from redrive.service.control import ControlOperations
 from redrive.service.erasing import ErasingOperations
 from redrive.service.operations import MAX_PAGE, SHOWN
 from redrive.service.overview import OverviewOperations
+from redrive.service.pruning import PruningOperations
 from redrive.service.redriving import redrivable, runner_name
 from redrive.service.values import (
     Aside,
@@ -23,6 +24,7 @@ from redrive.service.values import (
     Name,
     Overview,
     Plan,
+    Prunable,
     QueuePlan,
     QueueView,
     Receipt,
@@ -36,6 +38,7 @@ class Service(
     OverviewOperations,
     ControlOperations,
     ErasingOperations,
+    PruningOperations,
     CollectOperations,
 ):
     """The operations on one open app."""
@@ -54,6 +57,7 @@ __all__ = [
     "Name",
     "Overview",
     "Plan",
+    "Prunable",
     "QueuePlan",
     "QueueView",
     "Receipt",

@@ -23,9 +23,10 @@ from redrive.web.admin.keys import KeptAnswers, fingerprint, parse_key, request_
 from redrive.web.admin.names import decoded, own_path
 from redrive.web.admin.openapi import document
 from redrive.web.admin.operations import JSON, OPERATIONS, Operation
+from redrive.web.admin.passes import Passes
 from redrive.web.admin.problems import Refused, problem_of, refuse
 from redrive.web.admin.requests import body_of, query_of
-from redrive.web.admin.streams import Streams
+from redrive.web.admin.streams import LINES, Streams
 
 MAX_BODY_BYTES: Final = 1_048_576
 """Of one request."""
@@ -61,6 +62,7 @@ class AdminApi:
         self._kept = KeptAnswers()
         self._runners = Runners()
         self._streams = Streams(app.clock)
+        self._passes = Passes(app.clock)
 
     async def close(self) -> None:
         """End what is open. What a job has not sent yet the next runner sends."""
@@ -104,8 +106,9 @@ class AdminApi:
 
     async def _carried_out(self, request: Request, row: Operation, who: tuple[Principal, dict[str, str]]) -> Response:
         principal, names = who
-        body = await _read_body(request, row)
-        given = request.headers.get("idempotency-key") if row.method == "POST" else None
+        body = b"" if row.takes_lines else await _read_body(request, row)
+        _check_type(request, row, has_body=bool(body))
+        given = request.headers.get("idempotency-key") if row.takes_key else None
         key = None if given is None else parse_key(given)
         call = Call(
             app=self._app,
@@ -116,6 +119,8 @@ class AdminApi:
             root=request.scope.get("root_path", ""),
             runners=self._runners,
             streams=self._streams,
+            passes=self._passes,
+            lines=request.stream(),
             request_key=None if key is None else request_key(principal.name, key),
             management=self._management,
             last_event_id=request.headers.get("last-event-id"),
@@ -151,6 +156,9 @@ class AdminApi:
             response = refused.problem.response()
         except RedriveError as error:
             response = problem_of(error).response()
+        except OSError as error:
+            self._app.events.emit("api.failed", operation=row.name, error_type=type(error).__name__)
+            response = refuse("files_unavailable").problem.response()
         except Exception as error:  # noqa: BLE001 - told as an event; whoever asked gets a problem document
             self._app.events.emit("api.failed", operation=row.name, error_type=type(error).__name__)
             response = refuse("internal").problem.response()
@@ -212,16 +220,23 @@ async def _read_body(request: Request, row: Operation) -> bytes:
             raise refuse("body_too_large", f"A body has at most {MAX_BODY_BYTES} bytes. Nothing was changed.")
     if found and row.body is None:
         raise refuse("invalid", "This takes no body. Nothing was changed.")
-    if found and not _is_json(request.headers):
-        raise refuse("unsupported_media_type", headers={"accept": JSON})
     return bytes(found)
 
 
-def _is_json(headers: Mapping[str, str]) -> bool:
-    """JSON in UTF-8 and not packed. A form or plain text, which any page may post, is never taken for it."""
+def _check_type(request: Request, row: Operation, *, has_body: bool) -> None:
+    """What comes is of the kind the operation takes. Raises `Refused`."""
+    headers, wanted = request.headers, LINES if row.takes_lines else JSON
+    if row.takes_lines:
+        has_body = headers.get("content-length", "0") != "0" or "transfer-encoding" in headers
+    if has_body and not _is_of(wanted, headers):
+        raise refuse("unsupported_media_type", f"This takes {wanted}, in UTF-8.", headers={"accept": wanted})
+
+
+def _is_of(wanted: str, headers: Mapping[str, str]) -> bool:
+    """Of this type, in UTF-8 and not packed. A form or plain text, which any page may post, is never taken for it."""
     kind, _, parameters = headers.get("content-type", "").lower().partition(";")
     is_utf8 = parameters.strip().replace('"', "") in ("", "charset=utf-8")
-    return kind.strip() == JSON and is_utf8 and headers.get("content-encoding", "identity").lower() == "identity"
+    return kind.strip() == wanted and is_utf8 and headers.get("content-encoding", "identity").lower() == "identity"
 
 
 def _json(found: Any, status: int) -> Response:

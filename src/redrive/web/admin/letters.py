@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-import json
 import re
 from typing import Any, Final
 
 from starlette.responses import Response
 
-from redrive.core.access import REDACTED, paths_below, redacted
+from redrive.core.access import redacted
 from redrive.core.letters.letter import Letter, ReviewState
-from redrive.core.message import Message
 from redrive.views import letter_view_document, page_document, review_document, stats_document
 from redrive.web.admin.call import Call
+from redrive.web.admin.shown import hidden_of, redacted_body
 
 MAX_INLINE_BYTES: Final = 262_144
 """A longer body is not part of a letter's document; `…/body` has it."""
@@ -31,7 +30,7 @@ async def show_letter(call: Call) -> Any:
     view = await call.service.letter(call.path["letter_id"])
     document = letter_view_document(view)
     message = document["message"]
-    payload, headers = _hidden(call, view.letter.message)
+    payload, headers = hidden_of(call, view.letter.message)
     body = _body_shown(view.letter.message.original_body, payload)
     is_left_out = body is None
     message["body"] = message["body"] if body is _AS_IT_IS else body
@@ -43,35 +42,22 @@ async def show_letter(call: Call) -> Any:
 _AS_IT_IS: Final = object()
 
 
-def _hidden(call: Call, message: Message) -> tuple[Any, Any]:
-    paths = call.hidden(message.properties.type)
-    return paths_below(paths, "payload"), paths_below(paths, "headers")
-
-
 def _body_shown(body: bytes, hidden: Any) -> Any:
     """What a document shows of a body; None: too long for it."""
     if len(body) > MAX_INLINE_BYTES:
         return None
-    return _redacted_body(body, hidden).decode("utf-8", "replace") if hidden else _AS_IT_IS
-
-
-def _redacted_body(body: bytes, hidden: Any) -> bytes:
-    """The body as JSON without what is hidden; all of it is hidden where it is no JSON."""
-    try:
-        return json.dumps(redacted(json.loads(body), hidden), ensure_ascii=False).encode("utf-8", "surrogatepass")
-    except (ValueError, RecursionError):
-        return REDACTED.encode()
+    return redacted_body(body, hidden).decode("utf-8", "replace") if hidden else _AS_IT_IS
 
 
 async def letter_body(call: Call) -> Response:
     """The exact bytes, as a download that no browser opens as a page; redacted where a rule says so."""
     letter: Letter = (await call.service.letter(call.path["letter_id"])).letter
-    payload, _headers = _hidden(call, letter.message)
+    payload, _headers = hidden_of(call, letter.message)
     body = letter.message.original_body
     name = _UNSAFE.sub("_", letter.id)[:100]
     headers = {"content-disposition": f'attachment; filename="{name}.bin"'}
     return Response(
-        _redacted_body(body, payload) if payload else body,
+        redacted_body(body, payload) if payload else body,
         headers={**headers, "redrive-redacted": "true" if payload else "false"},
         media_type="application/octet-stream",
     )

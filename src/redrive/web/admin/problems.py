@@ -50,6 +50,8 @@ CODES: Final[dict[str, tuple[int, str]]] = {
     "internal": (500, "A bug. What was to be done may be done or not: look before trying again."),
     "starting": (503, "The app is not open yet: its broker or store is away."),
     "too_many_streams": (503, "So many event streams are open already; ask for the job itself meanwhile."),
+    "too_many_passes": (503, "So many queues are being collected already; come again when one is done."),
+    "files_unavailable": (503, "A file or folder of this server cannot be read or written. What was done is done."),
     "keys_unavailable": (503, "The keys that tokens are signed with cannot be fetched now."),
 }
 """Code to status and meaning, of what no error of `redrive.errors` says."""

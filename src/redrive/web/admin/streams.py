@@ -1,4 +1,4 @@
-"""Progress of a redrive job as server-sent events.
+"""Answers that come bit by bit: letters as JSON lines, and progress of a redrive job as server-sent events.
 
 `progress` holds the job, sent when it has changed; its last is `end`, and the stream ends. The id of an event stands
 for what the job looked like then: whoever comes back with `Last-Event-ID` is told only what it has not seen, and 204
@@ -32,9 +32,14 @@ MAX_STREAMS: Final = 64
 MAX_STREAM_MS: Final[Millis] = 3_600_000
 """Then it ends, and the client comes back with its `Last-Event-ID`."""
 
+LINES: Final = "application/x-ndjson"
 ENDED: Final = frozenset({JobState.DONE, JobState.ABORTED, JobState.FAILED})
 
 Look = Callable[[], Awaitable[JobView]]
+
+
+class BrokenOffError(Exception):
+    """Ends an answer that is not whole, so that nobody takes it for one."""
 
 
 @dataclass(slots=True)
@@ -50,12 +55,28 @@ class Streams:
         first = await look()
         if first.job.state in ENDED and last_id == _id(first):
             return Response(status_code=204)
+        return self._opened(self._events(look, last_id), "text/event-stream", **{"x-accel-buffering": "no"})
+
+    def of_lines(self, lines: AsyncIterator[bytes], *, name: str) -> Response:
+        """JSON lines as a download. Where they break off, or the server stops, the connection does too: a client that
+        was told of an end has them all. Raises `Refused` where too many streams are open.
+        """
+        headers = {"content-disposition": f'attachment; filename="{name}"'}
+        return self._opened(self._whole(lines), LINES, **headers)
+
+    async def _whole(self, lines: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
+        async for line in lines:
+            if self.is_stopping:
+                raise BrokenOffError("The server stops.")
+            yield line
+
+    def _opened(self, content: AsyncIterator[bytes], media_type: str, **headers: str) -> Response:
         if len(self.open) >= MAX_STREAMS or self.is_stopping:
             raise refuse("too_many_streams")
         ticket = object()
         # Counted before the answer begins: those who come at once must not all pass the check above.
         self.open.add(ticket)
-        return _Stream(self._events(look, last_id), on_end=lambda: self.open.discard(ticket))
+        return _Stream(content, media_type, headers=headers, on_end=lambda: self.open.discard(ticket))
 
     async def _events(self, look: Look, last_id: str | None) -> AsyncIterator[bytes]:
         seen, silent_ms, spent_ms = last_id, 0, 0
@@ -82,9 +103,10 @@ class Streams:
 class _Stream(StreamingResponse):
     """Gives its place back however it ends, also where it never began."""
 
-    def __init__(self, content: AsyncIterator[bytes], *, on_end: Callable[[], None]) -> None:
-        headers = {"x-accel-buffering": "no"}
-        super().__init__(content, media_type="text/event-stream", headers=headers)
+    def __init__(
+        self, content: AsyncIterator[bytes], media_type: str, *, headers: dict[str, str], on_end: Callable[[], None]
+    ) -> None:
+        super().__init__(content, media_type=media_type, headers=headers)
         self._on_end = on_end
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
