@@ -6,6 +6,7 @@ by a `Selection` and works in bounded pages, so that a million letters need no m
 
 from __future__ import annotations
 
+from redrive.service.auditing import AuditOperations
 from redrive.service.collecting import CollectOperations
 from redrive.service.control import ControlOperations
 from redrive.service.erasing import ErasingOperations
@@ -40,6 +41,7 @@ class Service(
     ErasingOperations,
     PruningOperations,
     CollectOperations,
+    AuditOperations,
 ):
     """The operations on one open app."""
 

@@ -377,6 +377,29 @@ class Pass(Struct, kw_only=True):
     error: str | None
 
 
+class Write(Struct, kw_only=True):
+    """One write over this API. `status` null: it was cut off, and may be done or not. `result`: what was counted, or
+    the code of a refusal.
+    """
+
+    id: str
+    at: str
+    actor: str
+    role: str
+    operation: str
+    target: str
+    address: str
+    status: int | None
+    result: str
+
+
+class WritePage(Struct, kw_only=True):
+    """Writes, newest first; `cursor` gets the next page, null at the end."""
+
+    writes: list[Write]
+    cursor: str | None
+
+
 class Parked(Struct, kw_only=True):
     """A queue of parked messages on the broker."""
 

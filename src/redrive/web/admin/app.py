@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from http import HTTPStatus
 from typing import Any, Final
 
 from starlette.requests import ClientDisconnect, Request
@@ -15,11 +14,12 @@ from starlette.responses import JSONResponse, Response
 from starlette.types import Receive, Scope, Send
 
 from redrive.core.access import Role
+from redrive.core.audit import Write
 from redrive.errors import RedriveError
 from redrive.runtime.app import AsgiApp, Redrive
 from redrive.web.admin.auth import Guard, Principal, guard_of
 from redrive.web.admin.call import Call, Runners
-from redrive.web.admin.keys import KeptAnswers, fingerprint, parse_key, request_key
+from redrive.web.admin.keys import Once, fingerprint, parse_key, request_key
 from redrive.web.admin.names import decoded, own_path
 from redrive.web.admin.openapi import document
 from redrive.web.admin.operations import JSON, OPERATIONS, Operation
@@ -27,6 +27,7 @@ from redrive.web.admin.passes import Passes
 from redrive.web.admin.problems import Refused, problem_of, refuse
 from redrive.web.admin.requests import body_of, query_of
 from redrive.web.admin.streams import LINES, Streams
+from redrive.web.admin.writes import Writes
 
 MAX_BODY_BYTES: Final = 1_048_576
 """Of one request."""
@@ -59,7 +60,7 @@ class AdminApi:
         self._management = management
         self._app = app
         self._guard = guard
-        self._kept = KeptAnswers()
+        self._writes = Writes(app)
         self._runners = Runners()
         self._streams = Streams(app.clock)
         self._passes = Passes(app.clock)
@@ -125,30 +126,33 @@ class AdminApi:
             management=self._management,
             last_event_id=request.headers.get("last-event-id"),
         )
-        if key is None:
+        # What only looks may be done twice; before the app is open there is no store to ask.
+        answers = self._app.backend.requests if self._app.is_open else None
+        if call.request_key is None or answers is None or not row.is_audited:
             return await self._run(request, row, call)
-        return await self._once(request, row, (call, key, body))
-
-    async def _once(self, request: Request, row: Operation, what: tuple[Call, str, bytes]) -> Response:
-        """By its key: the first is carried out, the others get its answer."""
-        call, key, body = what
-        name = (call.actor, key)
-        print_ = fingerprint(row.method, own_path(request.scope), body)
-        known = self._kept.begin(name, print_, now_ms=self._app.clock.monotonic_ms())
-        if known is not None:
-            return Response(known.body, known.status_code, dict(known.headers))
-        response = None
+        digest = fingerprint(row.method, own_path(request.scope), body)
         try:
-            response = await self._run(request, row, call)
-        finally:
-            # A failure of ours, or a cancelled request, is no answer to keep.
-            if response is None or response.status_code >= HTTPStatus.INTERNAL_SERVER_ERROR:
-                self._kept.drop(name)
-            else:
-                self._kept.end(name, response)
-        return response
+            return await Once(self._app, answers).run(call.request_key, digest, lambda: self._run(request, row, call))
+        except RedriveError as error:
+            return problem_of(error).response()
 
     async def _run(self, request: Request, row: Operation, call: Call) -> Response:
+        """Carry it out; a write is kept as begun first, and with its result afterwards."""
+        if not row.is_audited:
+            return await self._found(row, call)
+        write = self._writes.made(call, row.name, _address(request))
+        try:
+            await self._writes.begin(write)
+        except RedriveError as error:
+            response = problem_of(error).response()
+        else:
+            response = await self._found(row, call)
+            response.headers["request-id"] = write.id
+            await self._writes.end(write, response)
+        self._tell(write, response.status_code)
+        return response
+
+    async def _found(self, row: Operation, call: Call) -> Response:
         try:
             found = await row.run(call)
             response = found if isinstance(found, Response) else _json(found, row.status)
@@ -162,20 +166,18 @@ class AdminApi:
         except Exception as error:  # noqa: BLE001 - told as an event; whoever asked gets a problem document
             self._app.events.emit("api.failed", operation=row.name, error_type=type(error).__name__)
             response = refuse("internal").problem.response()
-        if row.is_audited:
-            self._tell(request, row, (call, response.status_code))
         return response
 
-    def _tell(self, request: Request, row: Operation, what: tuple[Call, int]) -> None:
-        call, status = what
+    def _tell(self, begun: Write, status: int) -> None:
         self._app.events.emit(
             "api.written",
-            actor=call.actor,
-            role=str(call.principal.role),
-            operation=row.name,
-            target="/".join(call.path.values()),
+            actor=begun.actor,
+            role=begun.role,
+            operation=begun.operation,
+            target=begun.target,
             status=status,
-            address=_address(request),
+            address=begun.address,
+            request_id=begun.id,
         )
 
 

@@ -22,6 +22,7 @@ from redrive.web.admin import (
     removing,
     sending,
     transfer,
+    writes,
 )
 from redrive.web.admin import requests as ask
 from redrive.web.admin.call import Call
@@ -317,6 +318,14 @@ OPERATIONS: Final[tuple[Operation, ...]] = (
         summary="Take a broker's own dead letters into the store, until the queue is empty",
     ),
     _read(f"{_QUEUE}/collect", collecting.show_collect, answers.Pass, summary="How far the last such pass is"),
+    _read(
+        f"{_API}/audit",
+        writes.list_writes,
+        answers.WritePage,
+        query=ask.AuditQuery,
+        role=Role.ADMIN,
+        summary="Who wrote what over this API, newest first",
+    ),
     _read(_DLQ, parked.list_parked, list[answers.Parked], summary="Queues of parked messages on RabbitMQ", **_PARKED),
     _read(
         f"{_DLQ}/{{queue}}/messages",

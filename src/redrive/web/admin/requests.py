@@ -10,6 +10,7 @@ from urllib.parse import parse_qsl
 import msgspec
 from msgspec import Meta, Struct
 
+from redrive.core.audit import WriteQuery
 from redrive.core.letters.filters import MAX_FILTER_CHARS, joined, parse
 from redrive.core.letters.groups import GroupState
 from redrive.core.letters.letter import ReviewState
@@ -193,6 +194,28 @@ class JobBody(Selected, frozen=True, kw_only=True):
         options = msgspec.structs.asdict(self.options)
         edit = None if self.options.edit is None else json.dumps(self.options.edit)
         return JobOptions(**{**options, "edit": edit})
+
+
+class AuditQuery(Struct, forbid_unknown_fields=True, frozen=True, kw_only=True):
+    """One page of what was written."""
+
+    actor: Name | None = None
+    operation: Name | None = None
+    target: Name | None = None
+    since: Instant | None = None
+    until: Instant | None = None
+    limit: Limit = 50
+    cursor: Annotated[str, Meta(min_length=1, max_length=200)] | None = None
+
+    def wanted(self) -> WriteQuery:
+        """As the service takes it. Raises `ConfigurationError` for a time that is none."""
+        return WriteQuery(
+            actor=self.actor,
+            operation=self.operation,
+            target=self.target,
+            since=_instant(self.since, "since"),
+            until=_instant(self.until, "until"),
+        )
 
 
 class PruneBody(Selected, frozen=True, kw_only=True):
