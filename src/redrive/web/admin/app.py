@@ -26,6 +26,7 @@ from redrive.web.admin.operations import JSON, OPERATIONS, Operation
 from redrive.web.admin.passes import Passes
 from redrive.web.admin.problems import Refused, problem_of, refuse
 from redrive.web.admin.requests import body_of, query_of
+from redrive.web.admin.shown import problem_as_shown
 from redrive.web.admin.streams import LINES, Streams
 from redrive.web.admin.writes import Writes
 
@@ -157,9 +158,9 @@ class AdminApi:
             found = await row.run(call)
             response = found if isinstance(found, Response) else _json(found, row.status)
         except Refused as refused:
-            response = refused.problem.response()
+            response = problem_as_shown(call, refused.problem).response()
         except RedriveError as error:
-            response = problem_of(error).response()
+            response = problem_as_shown(call, problem_of(error)).response()
         except OSError as error:
             self._app.events.emit("api.failed", operation=row.name, error_type=type(error).__name__)
             response = refuse("files_unavailable").problem.response()

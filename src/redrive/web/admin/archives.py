@@ -15,7 +15,7 @@ from redrive.errors import NotFoundError
 from redrive.runtime.archive import archive_files, lines_of
 from redrive.views import archive_document
 from redrive.web.admin.call import Call
-from redrive.web.admin.shown import letter_line
+from redrive.web.admin.shown import letter_line, shown_anywhere, shown_of
 from redrive.web.admin.transfer import Loading
 
 BATCH: Final = 20
@@ -39,12 +39,12 @@ async def read_archive(call: Call) -> Response:
 
 
 async def _shown(call: Call, path: Path) -> AsyncIterator[bytes]:
-    may_see_all = not call.hides_anything
+    may_see_all = shown_anywhere(call) is None
     async for line, letter in _lines(path):
         if may_see_all:
             yield line if line.endswith(b"\n") else line + b"\n"
         elif letter is not None:
-            yield line if call.sees_all_of(letter.message) else letter_line(call, letter)
+            yield line if shown_of(call, letter.message) is None else letter_line(call, letter)
 
 
 async def restore_archive(call: Call) -> Any:

@@ -7,8 +7,6 @@ from collections.abc import AsyncIterator, Coroutine
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-from redrive.core.access import Path, hidden_paths
-from redrive.core.message import Message
 from redrive.core.units import UnixMs
 from redrive.errors import RedriveError
 from redrive.runtime.app import Redrive
@@ -88,16 +86,3 @@ class Call:
     def actor(self) -> str:
         """Who, for audit trails."""
         return self.principal.name
-
-    @property
-    def hides_anything(self) -> bool:
-        """Whether there is any message of which this person does not see all."""
-        return any(rule.role.covers(self.principal.role) for rule in self.app.settings.redact)
-
-    def sees_all_of(self, message: Message) -> bool:
-        """Whether nothing of this message is hidden."""
-        return not self.hidden(message.properties.type)
-
-    def hidden(self, message_type: str | None) -> tuple[Path, ...]:
-        """What this person does not see of a message of this type."""
-        return hidden_paths(self.app.settings.redact, message_type, self.principal.role)

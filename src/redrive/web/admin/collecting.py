@@ -15,6 +15,7 @@ from redrive.views import found_document
 from redrive.web.admin.call import Call
 from redrive.web.admin.names import encoded
 from redrive.web.admin.passes import Pass
+from redrive.web.admin.shown import shown_of
 
 
 async def collect_queue(call: Call) -> Response:
@@ -55,7 +56,9 @@ async def list_collectable(call: Call) -> Any:
     """What the first messages would become; nothing is taken."""
     queue = await _dead_letter_queue(call)
     found = await call.service.collectable(queue, limit=call.query.limit, as_queue=call.query.from_queue)
-    return found_document(found)
+    views = [shown_of(call, letter.message) for letter in found]
+    letters = zip(views, found_document(found)["letters"], strict=True)
+    return {"letters": [each if shown is None else shown.document(each) for shown, each in letters]}
 
 
 async def _dead_letter_queue(call: Call) -> str:

@@ -13,6 +13,7 @@ from redrive.runtime.archive import Archive
 from redrive.service import Prunable
 from redrive.views import erasure_document
 from redrive.web.admin.call import Call
+from redrive.web.admin.shown import refuse_hidden
 
 
 async def prune_letters(call: Call) -> Any:
@@ -20,7 +21,7 @@ async def prune_letters(call: Call) -> Any:
     archive has more than those; the same again removes the rest.
     """
     body, service = call.body, call.service
-    found = await service.prunable(body.older(call.now), is_archived=body.archive)
+    found = await service.prunable(refuse_hidden(call, body.older(call.now)), is_archived=body.archive)
     file = await _archive_of(service.archive_folder, call.now) if body.archive and not body.dry_run else None
     removed = None if body.dry_run else await _removed(call, found, file)
     return {
@@ -50,6 +51,6 @@ async def erase_letters(call: Call) -> Any:
     same again finds the rest.
     """
     body, service = call.body, call.service
-    person = body.person(call.now)
+    person = refuse_hidden(call, body.person(call.now))
     done = await service.to_erase(person) if body.dry_run else await service.erase(person, actor=call.actor)
     return {"dry_run": body.dry_run, **erasure_document(done)}

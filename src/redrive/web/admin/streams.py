@@ -36,6 +36,7 @@ LINES: Final = "application/x-ndjson"
 ENDED: Final = frozenset({JobState.DONE, JobState.ABORTED, JobState.FAILED})
 
 Look = Callable[[], Awaitable[JobView]]
+ShownAs = Callable[[dict[str, Any]], dict[str, Any]]
 
 
 class BrokenOffError(Exception):
@@ -50,12 +51,14 @@ class Streams:
     open: set[object] = field(default_factory=set)
     is_stopping: bool = False
 
-    async def of_job(self, look: Look, *, last_id: str | None) -> Response:
-        """The answer. Raises what looking for the job raises, and `Refused` where too many are open."""
+    async def of_job(self, look: Look, *, last_id: str | None, shown: ShownAs = dict) -> Response:
+        """The answer; `shown`: a job as who asks sees it. Raises what looking for the job raises, and `Refused` where
+        too many are open.
+        """
         first = await look()
         if first.job.state in ENDED and last_id == _id(first):
             return Response(status_code=204)
-        return self._opened(self._events(look, last_id), "text/event-stream", **{"x-accel-buffering": "no"})
+        return self._opened(self._events(look, last_id, shown), "text/event-stream", **{"x-accel-buffering": "no"})
 
     def of_lines(self, lines: AsyncIterator[bytes], *, name: str) -> Response:
         """JSON lines as a download. Where they break off, or the server stops, the connection does too: a client that
@@ -78,7 +81,7 @@ class Streams:
         self.open.add(ticket)
         return _Stream(content, media_type, headers=headers, on_end=lambda: self.open.discard(ticket))
 
-    async def _events(self, look: Look, last_id: str | None) -> AsyncIterator[bytes]:
+    async def _events(self, look: Look, last_id: str | None, shown: ShownAs) -> AsyncIterator[bytes]:
         seen, silent_ms, spent_ms = last_id, 0, 0
         yield b"retry: 2000\n\n"
         while not self.is_stopping and spent_ms < MAX_STREAM_MS:
@@ -90,7 +93,7 @@ class Streams:
             is_over = view.job.state in ENDED
             if _id(view) != seen or is_over:
                 seen, silent_ms = _id(view), 0
-                yield _event("end" if is_over else "progress", seen, public_job(view))
+                yield _event("end" if is_over else "progress", seen, shown(public_job(view)))
             if is_over:
                 return
             if silent_ms >= HEARTBEAT_MS:

@@ -22,7 +22,7 @@ from redrive.web.admin.call import Call
 from redrive.web.admin.lines import LetterLine
 from redrive.web.admin.problems import Refused, problem_of, refuse
 from redrive.web.admin.requests import checked
-from redrive.web.admin.shown import letter_line
+from redrive.web.admin.shown import letter_line, refuse_hidden
 
 BATCH: Final = 100
 BATCH_BYTES: Final = 8 * 1_048_576
@@ -38,7 +38,7 @@ THREAD_BYTES: Final = 65_536
 
 async def export_letters(call: Call) -> Response:
     """These letters, oldest first, a line each. Looking changes nothing. What fails half-way cuts the answer off."""
-    selection = call.query.selection(call.now)
+    selection = refuse_hidden(call, call.query.selection(call.now))
     letters = call.service.whole(selection, limit=call.query.limit)
     first = await anext(letters, None)
     return call.streams.of_lines(_lines(call, first, letters), name="letters.jsonl")

@@ -17,7 +17,7 @@ from starlette.responses import Response
 
 from redrive.core.audit import RequestStore, Write, write_id
 from redrive.core.text import cut
-from redrive.core.units import Millis
+from redrive.core.units import Millis, UnixMs
 from redrive.errors import RedriveError
 from redrive.runtime.app import Redrive
 from redrive.views import writes_document
@@ -28,6 +28,7 @@ KEPT_MS: Final[Millis] = 400 * 86_400_000
 """A little more than a year."""
 TIDY_MS: Final[Millis] = 3_600_000
 TIDY_BATCH: Final = 1_000
+MAX_NUMBER: Final = 0xFFFF
 MAX_RESULT_BYTES: Final = 500
 MAX_RESULT_FIELDS: Final = 20
 
@@ -44,6 +45,8 @@ class Writes:
 
     app: Redrive
     tidied_at: float = float("-inf")
+    numbered_at: UnixMs = 0
+    number: int = 0
 
     @property
     def store(self) -> RequestStore | None:
@@ -53,8 +56,11 @@ class Writes:
     def made(self, call: Call, operation: str, address: str) -> Write:
         """The write that begins now."""
         now = call.now
+        # Those of one process and one millisecond are told in their order.
+        self.number = self.number + 1 if now == self.numbered_at else 0
+        self.numbered_at = now
         return Write(
-            id=write_id(now, os.urandom(10).hex()),
+            id=write_id(now, f"{min(self.number, MAX_NUMBER):04x}{os.urandom(8).hex()}"),
             at=now,
             actor=call.actor,
             role=str(call.principal.role),
