@@ -66,7 +66,7 @@ async def test_nothing_selected_prunes_and_erases_nothing(api: Api, app: Redrive
 
 
 async def test_what_is_pruned_into_an_archive_comes_back(api: Api, app: Redrive) -> None:
-    await app.backend.letters.put([hard_letter(), letter("dl_1", died_at=DIED_AT)])
+    await app.backend.letters.put([hard_letter(died_at=app.clock.now()), letter("dl_1", died_at=DIED_AT)])
     whole = [each async for each in Service(app).whole(Selection())]
 
     pruned = (await api.post(PRUNE, {"all": True, "archive": True}, role=Role.ADMIN)).json()

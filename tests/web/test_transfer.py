@@ -36,7 +36,7 @@ async def loaded(api: Api, content: Any, *, query: str = "") -> Any:
 
 async def test_what_is_exported_is_imported_exactly(api: Api, app: Redrive) -> None:
     given = [
-        hard_letter(),
+        hard_letter(died_at=app.clock.now()),
         *(letter(f"dl_{n}", message=message(f"m-{n}", body=body)) for n, body in enumerate(HARD_BODIES.values())),
     ]
     await app.backend.letters.put(given)
