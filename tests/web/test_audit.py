@@ -18,7 +18,11 @@ from redrive.web.admin.writes import KEPT_MS, TIDY_MS
 from tests.web.conftest import Api, code, put_letters
 from tests.web.test_roles import path
 
-BODIES: dict[str, Any] = {"publish_message": {"payload": "s3cret"}, "redrive_parked": {}}
+BODIES: dict[str, Any] = {
+    "publish_message": {"payload": "s3cret"},
+    "erase_letters": {"headers": {"who": "s3cret"}},
+    **{name: {} for name in ("redrive_parked", "restore_archive", "collect_queue")},
+}
 AUDIT = "/api/v1/audit"
 PAUSE = f"/api/v1/queues/{QUEUE}/pause"
 

@@ -6,6 +6,7 @@ import asyncio
 import json
 import tracemalloc
 from collections.abc import AsyncIterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -14,12 +15,13 @@ from redrive.core.access import RedactRule, Role
 from redrive.core.letters.letter import Letter
 from redrive.core.letters.selection import Selection
 from redrive.core.message import Properties
+from redrive.errors import BrokerUnavailableError, InvalidMessageError
 from redrive.runtime.app import Redrive
-from redrive.runtime.archive import line_of
+from redrive.runtime.archive import letters_in, line_of
 from redrive.service import Service
 from redrive.testing.samples import HARD_BODIES, hard_letter, kinds, letter, message
 from redrive.web.admin.streams import BrokenOffError
-from redrive.web.admin.transfer import BATCH_BYTES, Loading
+from redrive.web.admin.transfer import BATCH, BATCH_BYTES, Loading
 from tests.web.conftest import DIED_AT, Api, code, put_letters
 
 EXPORT, IMPORT = "/api/v1/letters/export", "/api/v1/letters/import"
@@ -230,3 +232,56 @@ async def test_a_server_that_stops_breaks_an_export_off(api: Api, app: Redrive) 
 async def _forever() -> AsyncIterator[bytes]:
     while True:
         yield b"{}\n"
+
+
+async def test_who_hangs_up_leaves_what_came(api: Api, app: Redrive) -> None:
+    """A batch that had come is stored, and the record of the import says that nobody knows how it ended."""
+    chunks = [line_of(letter(f"dl_{number:03}")) for number in range(BATCH + 5)]
+
+    async def receive() -> dict[str, Any]:
+        if not chunks:
+            return {"type": "http.disconnect"}
+        return {"type": "http.request", "body": chunks.pop(0), "more_body": True}
+
+    async def send(event: dict[str, Any]) -> None:
+        raise AssertionError(f"nobody is there for {event}")
+
+    headers = [
+        (b"authorization", f"Bearer {api.secrets[Role.ADMIN]}".encode()),
+        (b"content-type", b"application/x-ndjson"),
+        (b"transfer-encoding", b"chunked"),
+    ]
+    scope = {"type": "http", "method": "POST", "path": IMPORT, "query_string": b"", "headers": headers}
+
+    await api.api({**scope, "client": ("192.0.2.1", 1)}, receive, send)
+    [write] = (await api.get("/api/v1/audit", Role.ADMIN)).json()["writes"]
+
+    assert BATCH == len(await everything(app))
+    assert ("import_letters", None) == (write["operation"], write["status"])
+
+
+@pytest.mark.parametrize("redact", [(RedactRule(role=Role.OPERATOR, fields=("error",)),)])
+async def test_no_reader_loads_a_redacted_line(api: Api, app: Redrive, tmp_path: Path) -> None:
+    await put_letters(app, 1)
+    file = tmp_path / "letters.jsonl"
+    file.write_bytes((await api.get(EXPORT, Role.OPERATOR)).content)
+
+    with pytest.raises(InvalidMessageError):
+        list(letters_in(file))
+
+
+async def test_an_export_that_breaks_off_is_told(api: Api, app: Redrive, monkeypatch: pytest.MonkeyPatch) -> None:
+    await put_letters(app, 3)
+    real, asked = app.backend.letters.get, []
+
+    async def away(letter_id: str) -> Any:
+        asked.append(letter_id)
+        if len(asked) > 1:
+            raise BrokerUnavailableError("The file is locked. Nothing was changed.")
+        return await real(letter_id)
+
+    monkeypatch.setattr(app.backend.letters, "get", away)
+    with pytest.raises(BrokerUnavailableError):
+        await api.get(EXPORT, Role.OPERATOR)
+
+    assert ["BrokerUnavailableError"] == [each["error_type"] for each in api.named("api.failed")]

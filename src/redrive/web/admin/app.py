@@ -83,10 +83,17 @@ class AdminApi:
         try:
             response = await self._answer(request)
         except ClientDisconnect:
-            return  # nobody is left to answer, and nothing was begun: the body had not come
+            # Nobody is left to answer. Nothing was begun, for the body had not come; of lines that are read bit by bit
+            # what came is done, and the record of that write stays begun.
+            return
         for name, value in HEADERS.items():
             response.headers.setdefault(name, value)
-        await response(scope, receive, send)
+        try:
+            await response(scope, receive, send)
+        except Exception as error:
+            # Lines that break off: the connection does, too, so that nobody takes them for all.
+            self._app.events.emit("api.failed", operation="stream", error_type=type(error).__name__)
+            raise
 
     async def _answer(self, request: Request) -> Response:
         try:
@@ -164,6 +171,8 @@ class AdminApi:
         except OSError as error:
             self._app.events.emit("api.failed", operation=row.name, error_type=type(error).__name__)
             response = refuse("files_unavailable").problem.response()
+        except ClientDisconnect:
+            raise
         except Exception as error:  # noqa: BLE001 - told as an event; whoever asked gets a problem document
             self._app.events.emit("api.failed", operation=row.name, error_type=type(error).__name__)
             response = refuse("internal").problem.response()

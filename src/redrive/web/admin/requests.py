@@ -244,7 +244,6 @@ class EraseBody(Struct, forbid_unknown_fields=True, frozen=True, kw_only=True):
     selection: Filters = Filters()
     headers: Annotated[dict[Name, Text], Meta(max_length=20)] = {}
     dry_run: bool = False
-    note: Text = ""
 
     def person(self, now: UnixMs) -> Selection:
         """As the service takes it."""
@@ -268,7 +267,6 @@ class RestoreBody(Struct, forbid_unknown_fields=True, frozen=True, kw_only=True)
     """Load an archive again."""
 
     dry_run: bool = False
-    note: Text = ""
 
 
 class CollectBody(Struct, forbid_unknown_fields=True, frozen=True, kw_only=True):
@@ -276,7 +274,6 @@ class CollectBody(Struct, forbid_unknown_fields=True, frozen=True, kw_only=True)
 
     limit: Count | None = None
     from_queue: Annotated[str, Meta(min_length=1, max_length=255)] | None = None
-    note: Text = ""
 
 
 class CollectQuery(Struct, forbid_unknown_fields=True, frozen=True, kw_only=True):
