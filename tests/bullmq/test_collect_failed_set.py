@@ -136,7 +136,7 @@ def test_by_the_commands_of_the_manual(redis: Redis, tmp_path: Path, monkeypatch
     shown = shell.run("dlq", "collect", QUEUE, "--dry-run")
     refused = shell.run("dlq", "collect", QUEUE, "--from", "elsewhere")
     done = shell.run("dlq", "collect", QUEUE)
-    sent = shell.run("dlq", "redrive", QUEUE, "--even-if", "dedup-expired", "--yes", "--json")
+    sent = shell.run("dlq", "redrive", QUEUE, "--yes", "--json")
 
     assert ([("z-1", "JOB_FAILED")], {failed.LEFT[0]: 1}) == (
         [(each["message_id"], each["reason_code"]) for each in dry.json["letters"]],

@@ -90,6 +90,27 @@ async def test_a_letter_whose_key_is_forgotten_is_sent_only_when_told(
     assert (1, {}) == (told.job.counts.sent, told.refusals)
 
 
+async def test_a_collected_letter_goes_to_whoever_consumes_there_and_was_never_known_to_us(
+    app: Redrive, service: Service, clock: FakeClock
+) -> None:
+    """No consumer of redrive's had its key; one of this app may have, or will."""
+    names = ("dl_x_elsewhere", "dl_x_here", "dl_0_elsewhere")
+    await app.backend.letters.put(
+        [
+            letter(
+                name, died_at=DIED_AT, queue="theirs" if "elsewhere" in name else QUEUE, message=message(f"m-{name}")
+            )
+            for name in names
+        ]
+    )
+    await clock.advance(7 * DAY + DIED_AT - clock.now() + 2)
+
+    plan = await service.plan(Selection(ids=names))
+
+    assert {"dl_x_here", "dl_0_elsewhere"} == {skip.letter_id for skip in plan.skipped}
+    assert {"dedup-expired": 2} == plan.refusals
+
+
 async def test_a_letter_whose_key_still_stands_is_sent_however_old(
     app: Redrive, service: Service, clock: FakeClock
 ) -> None:

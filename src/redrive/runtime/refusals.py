@@ -13,7 +13,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final, TypeAlias
 
-from redrive.core.letters.letter import Letter
+from redrive.core.letters.letter import COLLECTED_ID, Letter
 from redrive.core.letters.selection import OPEN_STATES, Selection
 from redrive.core.ports import Clock, LetterSummary
 from redrive.core.redrive import JobOptions
@@ -92,7 +92,7 @@ class Refusals:
         old: list[tuple[int, str, str, Millis]] = []
         for place, letter in enumerate(letters):
             target = options.target_queue or letter.queue
-            retention_ms = self._retention_ms(target)
+            retention_ms = self._retention_ms(target, letter)
             if letter.why is None and letter.key is not None and retention_ms is not None:
                 old += [(place, target, letter.key, retention_ms)] if now - letter.died_at > retention_ms else []
         records = await asyncio.gather(*(claims.get(target, key) for _, target, key, _ in old))
@@ -101,11 +101,13 @@ class Refusals:
             whys[place] = forgotten(target, record, died_at=died_at, retention_ms=retention_ms, now=now)
         return whys
 
-    def _retention_ms(self, queue: str) -> Millis | None:
-        """How long the consumer of this queue remembers a key; None where it does not deduplicate at all."""
+    def _retention_ms(self, queue: str, letter: Asked) -> Millis | None:
+        """How long the consumer of this queue remembers a key; None where it does not deduplicate at all. One that is
+        not known here is redrive's, unless the letter comes from somebody else's.
+        """
         consumer = self._consumers.get(queue)
         if consumer is None:
-            return DEFAULT_KEY_RETENTION_MS
+            return None if letter.letter_id.startswith(COLLECTED_ID) else DEFAULT_KEY_RETENTION_MS
         return consumer.idempotency_ttl_ms if consumer.idempotency else None
 
     async def _earlier(

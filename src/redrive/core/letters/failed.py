@@ -19,7 +19,7 @@ from redrive.core.letters.foreign import (
     code_of,
     told,
 )
-from redrive.core.letters.letter import Attempt, AttemptOutcome, Letter
+from redrive.core.letters.letter import COLLECTED_ID, Attempt, AttemptOutcome, Letter
 from redrive.core.letters.making import MAX_REDRIVE_COUNT, previous_letter
 from redrive.core.letters.traces import named_in
 from redrive.core.message import HEADER_FIRST_FAILED_AT, HEADER_REDRIVEN_COUNT, Message, whole_number
@@ -83,7 +83,7 @@ def failed_id(job: FailedJob, *, queue: str) -> str:
     framed = "\0".join(f"{len(part)}:{part}" for part in parts).encode("utf-8", "surrogatepass")
     digest = hashlib.sha256(framed)
     digest.update(hashlib.sha256(job.message.body).digest())
-    return f"dl_{digest.hexdigest()[:24]}"
+    return f"{COLLECTED_ID}{digest.hexdigest()[:23]}"
 
 
 def with_traces(job: FailedJob) -> Message:

@@ -22,7 +22,7 @@ from typing import Any, Final
 from redrive.core.in_place import attempts_of, dead_since, origin_queue, reason_of, redriven_count
 from redrive.core.letters.dramatiq import Told, told_in
 from redrive.core.letters.fingerprint import fingerprint, group_title
-from redrive.core.letters.letter import Letter
+from redrive.core.letters.letter import COLLECTED_ID, Letter
 from redrive.core.letters.making import MAX_REDRIVE_COUNT, previous_letter
 from redrive.core.message import HEADER_FIRST_FAILED_AT, Headers, Message, whole_number
 from redrive.core.settlement import Reason
@@ -238,7 +238,7 @@ def found_id(message: Message, *, dead_letter_queue: str, copy: int = 0) -> str:
     framed = "\0".join(f"{len(part)}:{part}" for part in parts).encode("utf-8", "surrogatepass")
     digest = hashlib.sha256(framed)
     digest.update(hashlib.sha256(message.body).digest())
-    return f"dl_{digest.hexdigest()[:24]}"
+    return f"{COLLECTED_ID}{digest.hexdigest()[:23]}"
 
 
 def _said(told: Told | None) -> Said:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 from dataclasses import dataclass
 from enum import StrEnum
+from typing import Final
 
 from redrive.core.message import Message
 from redrive.core.settlement import Reason
@@ -75,6 +76,12 @@ class Letter:
     previous: str | None = None
     outstanding_job: str | None = None
     version: str | None = None
+
+
+COLLECTED_ID: Final = "dl_x"
+"""How the id of a letter begins that was collected: no consumer of redrive's had its message in hand, or has its key on
+record. No other letter's does.
+"""
 
 
 def letter_id(
