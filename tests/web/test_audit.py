@@ -20,6 +20,7 @@ from tests.web.test_roles import path
 
 BODIES: dict[str, Any] = {
     "publish_message": {"payload": "s3cret"},
+    "create_token": {"name": "bob", "role": "viewer"},
     "erase_letters": {"headers": {"who": "s3cret"}},
     **{name: {} for name in ("redrive_parked", "restore_archive", "collect_queue")},
 }

@@ -387,6 +387,34 @@ class Pass(Struct, kw_only=True):
     error: str | None
 
 
+class Token(Struct, kw_only=True):
+    """A token as it is kept."""
+
+    name: str
+    role: str
+    created_at: str | None
+
+
+class TokenList(Struct, kw_only=True):
+    """Who may come."""
+
+    tokens: list[Token]
+
+
+class NewToken(Struct, kw_only=True):
+    """A token that was just made; nobody can read it again."""
+
+    name: str
+    role: str
+    token: str
+
+
+class Revoked(Struct, kw_only=True):
+    """Whose token is no more."""
+
+    revoked: str
+
+
 class Write(Struct, kw_only=True):
     """One write over this API. `status` null: it was cut off, and may be done or not. `result`: what was counted, or
     the code of a refusal.

@@ -132,6 +132,7 @@ class AdminApi:
             lines=request.stream(),
             request_key=None if key is None else request_key(principal.name, key),
             management=self._management,
+            tokens=self._guard.tokens,
             last_event_id=request.headers.get("last-event-id"),
         )
         # What only looks may be done twice; before the app is open there is no store to ask.

@@ -12,6 +12,7 @@ from redrive.errors import RedriveError
 from redrive.runtime.app import Redrive
 from redrive.service import Service
 from redrive.web.admin.auth import Principal
+from redrive.web.admin.auth.tokens import TokenFile
 from redrive.web.admin.passes import Passes
 from redrive.web.admin.problems import refuse
 from redrive.web.admin.streams import Streams
@@ -68,6 +69,7 @@ class Call:
     lines: AsyncIterator[bytes]
     request_key: str | None = None
     last_event_id: str | None = None
+    tokens: TokenFile | None = None
     management: str | None = None
 
     @property

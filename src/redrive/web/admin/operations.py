@@ -21,6 +21,7 @@ from redrive.web.admin import (
     redrives,
     removing,
     sending,
+    token_calls,
     transfer,
     writes,
 )
@@ -36,7 +37,7 @@ Run: TypeAlias = Callable[[Call], Awaitable[Any]]
 class Operation:
     """One row. `query` and `body` are what may be asked, `answer` is what comes (with `status`); `run` gives a JSON
     document, or a whole response. `takes_lines`: the body is JSON lines, read bit by bit; what they do must be
-    idempotent by itself.
+    idempotent by itself. `is_secret`: the answer is nowhere kept.
     """
 
     name: str
@@ -52,6 +53,7 @@ class Operation:
     media_type: str = JSON
     is_write: bool = True
     takes_lines: bool = False
+    is_secret: bool = False
 
     @property
     def is_audited(self) -> bool:
@@ -61,7 +63,7 @@ class Operation:
     @property
     def takes_key(self) -> bool:
         """Whether an Idempotency-Key makes it happen once."""
-        return self.method == "POST" and not self.takes_lines
+        return self.method == "POST" and not self.takes_lines and not self.is_secret
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -325,6 +327,31 @@ OPERATIONS: Final[tuple[Operation, ...]] = (
         query=ask.AuditQuery,
         role=Role.ADMIN,
         summary="Who wrote what over this API, newest first",
+    ),
+    _read(
+        f"{_API}/tokens",
+        token_calls.list_tokens,
+        answers.TokenList,
+        role=Role.ADMIN,
+        summary="Who may use this API; no token is shown",
+    ),
+    _act(
+        f"{_API}/tokens",
+        token_calls.create_token,
+        answers.NewToken,
+        body=ask.TokenBody,
+        role=Role.ADMIN,
+        is_secret=True,
+        summary="Make a token; it is shown once",
+    ),
+    _act(
+        f"{_API}/tokens/{{token}}",
+        token_calls.revoke_token,
+        answers.Revoked,
+        method="DELETE",
+        body=None,
+        role=Role.ADMIN,
+        summary="Let nobody in by it any more",
     ),
     _read(_DLQ, parked.list_parked, list[answers.Parked], summary="Queues of parked messages on RabbitMQ", **_PARKED),
     _read(

@@ -10,6 +10,7 @@ from urllib.parse import parse_qsl
 import msgspec
 from msgspec import Meta, Struct
 
+from redrive.core.access import Role
 from redrive.core.audit import WriteQuery
 from redrive.core.letters.filters import MAX_FILTER_CHARS, joined, parse
 from redrive.core.letters.groups import GroupState
@@ -197,6 +198,13 @@ class JobBody(Selected, frozen=True, kw_only=True):
         edit = None if self.options.edit is None else json.dumps(self.options.edit)
         even_if = tuple(each for each in WAIVABLE if each in self.options.even_if)
         return JobOptions(**{**options, "edit": edit, "even_if": even_if})
+
+
+class TokenBody(Struct, forbid_unknown_fields=True, frozen=True, kw_only=True):
+    """Whose token it is, and what it may do."""
+
+    name: Annotated[str, Meta(max_length=64)] = ""
+    role: Role = Role.VIEWER
 
 
 class AuditQuery(Struct, forbid_unknown_fields=True, frozen=True, kw_only=True):

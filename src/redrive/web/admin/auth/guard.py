@@ -50,7 +50,7 @@ class Guard:
             raise ConfigurationError("The admin API is never open to everybody.", hint=HOW)
         self._clock = clock
         self._events = events
-        self._tokens = tokens
+        self.tokens = tokens
         self._jwt = jwt
         self._one_time_hash = None if one_time is None else hash_of(one_time)
         self._logins = Logins()
@@ -82,7 +82,7 @@ class Guard:
         if self._one_time_hash is not None and hmac.compare_digest(self._one_time_hash, hashed):
             return Principal(name=ONE_TIME_NAME, role=Role.ADMIN)
         try:
-            token = None if self._tokens is None else self._tokens.find(secret)
+            token = None if self.tokens is None else self.tokens.find(secret)
         except (ConfigurationError, OSError):
             raise refuse("keys_unavailable") from None
         if token is not None:
