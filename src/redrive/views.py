@@ -11,6 +11,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, TypeAlias
 
 from redrive.backups import Restored
+from redrive.core.audit import WritePage
 from redrive.core.letters.groups import Group
 from redrive.core.letters.letter import Attempt, Letter
 from redrive.core.message import Message
@@ -465,6 +466,15 @@ def receipt_document(receipt: Receipt) -> Document:
         "published": receipt.published,
         "duplicates": receipt.duplicates,
         "conflicts": receipt.conflicts,
+    }
+
+
+def writes_document(page: WritePage) -> Document:
+    """Who wrote what, newest first; `cursor` null at the end."""
+    names = ("id", "actor", "role", "operation", "target", "address", "status", "result")
+    return {
+        "writes": [{"at": instant(each.at), **{name: getattr(each, name) for name in names}} for each in page.writes],
+        "cursor": page.cursor,
     }
 
 

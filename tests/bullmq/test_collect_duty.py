@@ -17,7 +17,7 @@ from redrive.core.letters.selection import Selection
 from redrive.core.ports import FailedJob, Taking
 from redrive.service import Service
 from redrive.testing.servers.proxy import FaultProxy
-from tests.bullmq.test_collect_failed_set import put
+from tests.bullmq.test_collect_failed_set import AT, put
 from tests.redis import Redis
 from tests.runtime.stage import PATIENCE_S, Told, working
 
@@ -105,6 +105,20 @@ async def test_an_answer_that_is_lost_is_no_second_letter(
         await told.until_holds(is_empty, what="nothing has failed")
         states = (await Service(app).stats(Selection())).by_state
     assert {"pending": 2} == states
+
+
+async def test_of_what_is_left_a_person_hears_once_and_of_redrives_own_never(redis: Redis, tmp_path: Path) -> None:
+    put(redis, "own", rdl=AT)
+    put(redis, "child", parentKey="bull:parents:1")
+    app, told = make(redis.url, tmp_path)
+
+    async with working(app):
+        await told.until("collector.left")
+        put(redis, "z-1")
+        await until(told, app, 1)
+        put(redis, "z-2")
+        await until(told, app, 2)
+    assert ["part of a flow: it has a parent"] == [fields["reason"] for fields in told.named("collector.left")]
 
 
 async def test_killed_its_turn_passes_on(redis: Redis, tmp_path: Path) -> None:

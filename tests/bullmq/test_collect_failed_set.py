@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
 from redrive.brokers.bullmq import failed
 from redrive.brokers.bullmq.broker import BullBroker
 from redrive.core.ports import FailedJob, Taking
 from redrive.testing.samples import QUEUE
+from tests.rabbitmq.by_hand import Shell
 from tests.redis import Redis
 
 AT = 1_700_000_000_000
@@ -24,6 +27,9 @@ def put(redis: Redis, job_id: str, *, at: int = AT, **fields: str | int) -> None
     redis.ask("ZADD", f"bull:{QUEUE}:failed", at, job_id)
 
 
+OWN = "own"
+
+
 async def walk(broker: BullBroker, *, limit: int = 100) -> tuple[list[str], dict[str, int]]:
     """All that is shown, in order; and what is left."""
     shown: list[FailedJob] = []
@@ -32,7 +38,7 @@ async def walk(broker: BullBroker, *, limit: int = 100) -> tuple[list[str], dict
     for _ in range(100):
         page = await broker.failed.look(QUEUE, limit=limit, cursor=cursor)
         shown += page.jobs
-        for why, count in page.left.items():
+        for why, count in [*page.left.items(), (OWN, page.own)]:
             left[why] = left.get(why, 0) + count
         cursor = page.cursor
         if cursor is None:
@@ -57,7 +63,7 @@ async def test_what_is_left_hides_nothing(
     shown, left = await walk(broker, limit=limit)
 
     assert [*(f"z-{number}" for number in range(5)), *(f"later-{number}" for number in range(5))] == shown
-    assert {failed.OWN: 10, failed.LEFT[0]: 10, failed.LEFT[2]: 1} == left
+    assert {OWN: 10, failed.LEFT[0]: 10, failed.LEFT[2]: 1} == left
 
 
 async def test_a_walk_goes_on_where_the_job_it_stood_at_is_gone(redis: Redis, broker: BullBroker) -> None:
@@ -116,3 +122,29 @@ async def test_another_job_under_the_id_is_not_the_one_that_was_seen(redis: Redi
 
     assert [Taking.GONE] == await broker.failed.take(QUEUE, [job])
     assert 1 == redis.ask("ZCARD", f"bull:{QUEUE}:failed")
+
+
+def test_by_the_commands_of_the_manual(redis: Redis, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """docs/how-to/collect.md, On Redis."""
+    redis.ask("HSET", f"bull:{QUEUE}:meta", "version", "bullmq:5.0.0")
+    put(redis, "z-1")
+    put(redis, "z-2", parentKey="bull:parents:1")
+    shell = Shell(tmp_path, monkeypatch)
+    monkeypatch.setenv("REDRIVE_BROKER", redis.url)
+
+    dry = shell.run("dlq", "collect", QUEUE, "--dry-run", "--json")
+    shown = shell.run("dlq", "collect", QUEUE, "--dry-run")
+    refused = shell.run("dlq", "collect", QUEUE, "--from", "elsewhere")
+    done = shell.run("dlq", "collect", QUEUE)
+    sent = shell.run("dlq", "redrive", QUEUE, "--even-if", "dedup-expired", "--yes", "--json")
+
+    assert ([("z-1", "JOB_FAILED")], {failed.LEFT[0]: 1}) == (
+        [(each["message_id"], each["reason_code"]) for each in dry.json["letters"]],
+        dry.json["left"],
+    )
+    assert "1 message left alone: part of a flow" in shown.out + shown.err
+    assert (2, True) == (refused.code, "Leave --from out" in refused.err)
+    assert "1 message taken, 1 letter new in the store." in done.out
+    assert (0, 1) == (sent.code, sent.json["job"]["sent"])
+    assert [b"z-1"] == redis.ask("LRANGE", f"bull:{QUEUE}:wait", 0, -1)
+    assert [b"z-2"] == redis.ask("ZRANGE", f"bull:{QUEUE}:failed", 0, -1)

@@ -8,6 +8,7 @@ from typing import ClassVar
 
 import pytest
 
+from redrive.core.audit import RequestStore
 from redrive.core.policy.control import ControlStore
 from redrive.core.ports import ClaimStore, Clock, LetterStore
 from redrive.core.units import Millis
@@ -19,12 +20,14 @@ from redrive.stores.postgres import (
     PostgresGroupStore,
     PostgresJobStore,
     PostgresLetterStore,
+    PostgresRequestStore,
 )
 from redrive.testing.contracts.claims import ClaimStoreContract
 from redrive.testing.contracts.controls import ControlStoreContract
 from redrive.testing.contracts.groups import GroupParts, GroupStoreContract
 from redrive.testing.contracts.jobs import JobParts, JobStoreContract
 from redrive.testing.contracts.letters import LetterStoreContract
+from redrive.testing.contracts.requests import RequestStoreContract
 
 
 class OnPostgres:
@@ -59,6 +62,13 @@ class TestPostgresClaimStoreOnTheServersClock(OnPostgres, ClaimStoreContract):
     async def make(self, clock: Clock) -> AsyncIterator[ClaimStore]:
         async with self.database(None) as database:
             yield PostgresClaimStore(database)
+
+
+class TestPostgresRequestStore(OnPostgres, RequestStoreContract):
+    @asynccontextmanager
+    async def make(self, clock: Clock) -> AsyncIterator[RequestStore]:
+        async with self.database(clock) as database:
+            yield PostgresRequestStore(database)
 
 
 class TestPostgresLetterStore(OnPostgres, LetterStoreContract):

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
+from redrive.core.audit import RequestStore
 from redrive.core.policy.control import ControlStore
 from redrive.core.ports import ClaimStore, Clock, LetterStore
 from redrive.stores.mongodb.claims import MongoClaimStore
@@ -12,9 +13,11 @@ from redrive.stores.mongodb.controls import MongoControlStore
 from redrive.stores.mongodb.jobs import MongoJobStore
 from redrive.stores.mongodb.letters import MongoLetterStore
 from redrive.stores.mongodb.link import Link
+from redrive.stores.mongodb.requests import MongoRequestStore
 from redrive.testing.contracts import ClaimStoreContract, JobParts, JobStoreContract, LetterStoreContract
 from redrive.testing.contracts.controls import ControlStoreContract
 from redrive.testing.contracts.groups import GroupParts, GroupStoreContract
+from redrive.testing.contracts.requests import RequestStoreContract
 from tests.mongodb.server import database_url
 
 
@@ -28,6 +31,12 @@ class TestMongoControlStore(ControlStoreContract):
     @asynccontextmanager
     async def make(self, clock: Clock) -> AsyncIterator[ControlStore]:
         yield MongoControlStore(Link(database_url()))
+
+
+class TestMongoRequestStore(RequestStoreContract):
+    @asynccontextmanager
+    async def make(self, clock: Clock) -> AsyncIterator[RequestStore]:
+        yield MongoRequestStore(Link(database_url()))
 
 
 class TestMongoLetterStore(LetterStoreContract):

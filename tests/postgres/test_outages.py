@@ -241,7 +241,7 @@ async def test_many_processes_may_start_on_an_empty_database(postgres: str) -> N
 
     await asyncio.gather(*(store.open() for store in stores))
 
-    assert [("min_reader_version", 2), ("schema_version", 3)] == ask(
+    assert [("min_reader_version", 2), ("schema_version", 4)] == ask(
         postgres, "SELECT * FROM redrive_meta ORDER BY name"
     )
     await asyncio.gather(*(store.close() for store in stores))

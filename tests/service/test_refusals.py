@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator
+from dataclasses import replace
+from typing import Any
 
 import pytest
 import pytest_asyncio
@@ -11,7 +13,7 @@ from redrive.core.idempotency import Acquired, ClaimState
 from redrive.core.letters.letter import ReviewState
 from redrive.core.letters.selection import Selection
 from redrive.core.ports import ClaimEnd, ReviewChange
-from redrive.core.redrive import ItemState, Job, JobCounts, JobOptions, JobState, sent_note
+from redrive.core.redrive import Item, ItemState, Job, JobCounts, JobOptions, JobState, sent_note
 from redrive.core.refusals import RefusalCode
 from redrive.runtime.app import Redrive
 from redrive.runtime.auto_redrive import AutoRedriver
@@ -256,6 +258,33 @@ async def test_a_policy_makes_no_job_of_what_it_would_refuse(app: Redrive, servi
 
     (job,) = await service.jobs()
     assert ("dl_2",) == job.selection.ids
+
+
+class Counting:
+    """A job store that counts how often it is asked for items."""
+
+    def __init__(self, real: Any) -> None:
+        self._real = real
+        self.asked = 0
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._real, name)
+
+    async def items(self, *given: Any, **named: Any) -> list[Item]:
+        self.asked += 1
+        return await self._real.items(*given, **named)
+
+
+async def test_who_follows_a_job_counts_its_refusals_once(app: Redrive, service: Service) -> None:
+    await put_of_keys(app, "ab", redrive_count=3)
+    job = (await service.redrive(ALL, actor="ann")).job
+    other = (await service.redrive(these(1), actor="ann")).job
+    app._backend = replace(app.backend, jobs=Counting(app.backend.jobs))
+
+    views = [await service.job(each.id) for each in (job, job, job, other, job)]
+
+    assert 3 == app.backend.jobs.asked
+    assert [{"redriven-often": count} for count in (2, 2, 2, 1, 2)] == [view.refusals for view in views]
 
 
 # ----------------------------------------------------------------------------------------------------- the plan

@@ -280,6 +280,18 @@ async def test_a_dry_run_says_that_the_target_is_not_there(cli: Cli, shop: Redri
     assert 'There is no queue "gone"' in shown.err
 
 
+@pytest.mark.parametrize(
+    "option",
+    [("--even-if", "out-of-order"), ("--canary", "5"), ("--edit", "patch.json"), ("--request-key", "k"), ("--detach",)],
+    ids=lambda option: option[0],
+)
+def test_what_needs_the_store_is_refused_in_place(cli: Cli, option: tuple[str, ...]) -> None:
+    shown = cli("dlq", "redrive", "orders.dead", "--broker", "amqp://127.0.0.1:1/", *option, "--yes", "--json")
+
+    assert 2 == shown.code
+    assert f"{option[0]} needs the store" in str(shown.error)
+
+
 async def test_nothing_to_send_is_said_and_is_no_error(cli: Cli, shop: Redrive) -> None:
     shown = cli("dlq", "redrive", "orders", *APP)
 

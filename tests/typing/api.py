@@ -58,6 +58,8 @@ class Order:
 app = Redrive("orders", broker="sqlite:///orders.db")
 Redrive("orders", settings={"grace": "20s"})
 Redrive("orders", version="1.4.2", auto_redrive=[AutoRedrive(error_code="TIMEOUT", after="30m", canary=20, rate=10)])
+Redrive("orders", collect=["labels.dlq"])
+Redrive("orders", collect={"labels.dlq": "labels", "orders.XQ": None})
 Redrive("orders", settings=Settings(broker="memory://", processes=2))
 
 TOPOLOGY: Topology = (

@@ -39,9 +39,16 @@ def redact() -> tuple[RedactRule, ...]:
     return ()
 
 
+@pytest.fixture
+def store() -> dict[str, str]:
+    """The setting, where the broker has no store of its own."""
+    return {}
+
+
 @pytest_asyncio.fixture
-async def app(url: str, clock: FakeClock, redact: Any) -> AsyncIterator[Redrive]:
-    shop = Redrive("shop", url, clock=clock, settings={"redact": redact})
+async def app(url: str, clock: FakeClock, redact: Any, store: dict[str, str], tmp_path: Path) -> AsyncIterator[Redrive]:
+    settings = {"redact": redact, "archive": str(tmp_path / "archive"), **store}
+    shop = Redrive("shop", url, clock=clock, settings=settings)
 
     @shop.consumer(QUEUE, fair_by=Fair())
     async def charge(order: dict) -> None: ...

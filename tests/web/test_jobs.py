@@ -14,7 +14,7 @@ from redrive.runtime.app import Redrive
 from redrive.testing.clock import FakeClock
 from redrive.testing.samples import QUEUE, message
 from redrive.web.admin import AdminApi, Guard
-from redrive.web.admin.keys import KEPT_MS, MAX_KEYS
+from redrive.web.admin.keys import KEPT_MS
 from redrive.web.admin.streams import HEARTBEAT_MS, MAX_STREAMS
 from tests.web.conftest import Api, code, put_letters
 
@@ -156,13 +156,6 @@ async def test_other_posts_are_carried_out_once_by_their_key(api: Api, app: Redr
     assert [(422, "key_reused")] * 2 == [code(other), code(elsewhere)]
     assert 0 == later.json()["changed"]
     assert 2 == len(api.named("api.written"))
-
-
-async def test_keys_are_bounded(api: Api) -> None:
-    for number in range(MAX_KEYS + 5):
-        await api.post(f"{JOBS}/plan", {"all": True}, headers=key(str(number)), role=Role.VIEWER)
-
-    assert MAX_KEYS == len(api.api._kept._kept)
 
 
 async def test_a_job_is_aborted_and_resumed(api: Api, app: Redrive, clock: FakeClock) -> None:

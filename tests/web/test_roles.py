@@ -19,7 +19,7 @@ def url() -> str:
 
 
 def path(row: Operation) -> str:
-    return row.path.format(letter_id="dl_none", job_id="rd_none", group="none", queue=QUEUE)
+    return row.path.format(letter_id="dl_none", job_id="rd_none", group="none", queue=QUEUE, archive="none.jsonl")
 
 
 @pytest.mark.parametrize("row", ROWS)

@@ -164,10 +164,8 @@ def prune(
     given = filters.selection()
     selection = _older(given, older_than)
     change.refuse_everything(selection, "prune")
-    is_sparing = archive is None and not selection.states and not selection.ids
-    if is_sparing:
-        selection = replace(selection, states=_done_with())
-    count, spared = where.run(lambda service: _counted(service, selection, is_sparing=is_sparing))
+    meant = where.run(lambda service: service.prunable(selection, is_archived=archive is not None))
+    selection, count, spared = meant.selection, meant.letters, meant.spared
     count = count if change.limit is None else min(count, change.limit)
     into = None if archive is None else str(archive)
     removed = 0
@@ -194,22 +192,6 @@ def _older(selection: Selection, older_than: str | None) -> Selection:
     assert age is not None, "given"
     until = time.time_ns() // 1_000_000 - int(age.total_seconds() * 1_000)
     return replace(selection, until=until if selection.until is None else min(until, selection.until))
-
-
-def _done_with() -> frozenset[Any]:
-    from redrive.core.letters.letter import ReviewState
-
-    return frozenset({ReviewState.REPLAYED, ReviewState.CLOSED})
-
-
-async def _counted(service: Service, selection: Selection, *, is_sparing: bool) -> tuple[int, int]:
-    """How many would go, and how many stay because nobody has decided about them."""
-    from redrive.core.letters.selection import OPEN_STATES
-
-    count = (await service.stats(selection, top=1)).total
-    if not is_sparing:
-        return count, 0
-    return count, (await service.stats(replace(selection, states=OPEN_STATES), top=1)).total
 
 
 async def _removed(service: Service, selection: Selection, archive: Path | None, *, change: Change, total: int) -> int:

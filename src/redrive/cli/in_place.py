@@ -205,6 +205,11 @@ def redrive_in_place(place: Place, filters: Filters, sending: Sending, *, change
     assert queue is not None, "asked for"
     o.refuse_unless(not sending.detach, "--detach needs the store: nobody else goes on with a redrive in place.")
     o.refuse_unless(sending.request_key is None, "--request-key needs the store: run it again, it sends nothing twice.")
+    o.refuse_unless(not sending.even_if, "--even-if needs the store: in place neither keys nor their order are known.")
+    o.refuse_unless(
+        sending.canary is None, "--canary needs the store: collect the letters first (redrive dlq collect)."
+    )
+    o.refuse_unless(sending.edit is None, "--edit needs the store: collect the letters first (redrive dlq collect).")
     (standing,) = asyncio.run(standings(place, queue))
     count = standing.depth if change.limit is None else min(standing.depth, change.limit)
     if change.dry_run:

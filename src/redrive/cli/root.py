@@ -9,6 +9,7 @@ from typer.core import TyperGroup
 
 from redrive.cli import (
     archive,
+    audit,
     collect,
     in_place,
     jobs,
@@ -32,7 +33,7 @@ SECTIONS: Final[dict[str, tuple[str, ...]]] = {
     "Send": ("publish",),
     "Dead letters": ("dlq",),
     "RabbitMQ": ("topology",),
-    "Look after": ("top", "doctor", "alerts", "metrics", "queues", "token", "backup", "restore"),
+    "Look after": ("top", "doctor", "alerts", "metrics", "queues", "audit", "token", "backup", "restore"),
 }
 """How `redrive --help` groups the commands; a command that is in no section does not appear."""
 
@@ -102,6 +103,7 @@ app.command("top", short_help="Watch queues, dead letters, tenants and redrives"
 app.command("doctor", short_help="What would lose messages, and what helps")(watching.doctor)
 app.command("alerts", short_help="What is wrong now, without Prometheus")(watching.alerts)
 app.command("metrics", short_help="The Prometheus alert rules")(watching.metrics)
+app.command("audit", short_help="Who wrote what over the admin API")(audit.audit)
 app.command("backup", short_help="Copy everything into a new file while workers go on")(storage.backup)
 app.command("restore", short_help="Put a backup in the place of the broker's file")(storage.restore)
 

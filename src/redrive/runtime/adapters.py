@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 from urllib.parse import unquote, urlsplit
 
+from redrive.core.audit import RequestStore
 from redrive.core.doctor import RedisReading
 from redrive.core.live import LiveBroker
 from redrive.core.policy.control import ControlStore
@@ -126,6 +127,7 @@ def _sqlite(wanted: _Wanted) -> Backend:
         SqliteGroupStore,
         SqliteJobStore,
         SqliteLetterStore,
+        SqliteRequestStore,
     )
 
     file = _file(wanted.url, wanted)
@@ -139,6 +141,7 @@ def _sqlite(wanted: _Wanted) -> Backend:
         groups=SqliteGroupStore(file),
         jobs=SqliteJobStore(file),
         controls=SqliteControlStore(file),
+        requests=SqliteRequestStore(file),
         standings=lambda queue, limit: broker.standings(queue, limit=limit),
         backup=lambda target: asyncio.to_thread(backup, file.path, target),
     )
@@ -217,6 +220,7 @@ def _memory(wanted: _Wanted) -> Backend:
         MemoryControlStore,
         MemoryJobStore,
         MemoryLetterStore,
+        MemoryRequestStore,
     )
 
     clock = wanted.clock
@@ -239,6 +243,7 @@ def _memory(wanted: _Wanted) -> Backend:
         jobs=jobs,
         drop_entries=ledger.drop_entries,
         controls=MemoryControlStore(),
+        requests=MemoryRequestStore(),
     )
 
 
@@ -298,6 +303,7 @@ class _Store:
     groups: GroupStore
     jobs: JobStore
     controls: ControlStore
+    requests: RequestStore
     is_shared: bool
     backup: Callable[[Path], Awaitable[None]]
     path: str | None = None
@@ -338,6 +344,7 @@ def _with_store_beside(
         send_leftovers=lambda limit: ledger.send_leftovers(limit=limit),
         drop_entries=ledger.drop_entries,
         controls=controls,
+        requests=store.requests,
         standings=standings,
         local_store=store.path,
         failed=failed,
@@ -373,6 +380,7 @@ def _sqlite_store(wanted: _Wanted) -> _Store:
         SqliteGroupStore,
         SqliteJobStore,
         SqliteLetterStore,
+        SqliteRequestStore,
     )
 
     file = _file(wanted.settings.store, wanted)
@@ -382,6 +390,7 @@ def _sqlite_store(wanted: _Wanted) -> _Store:
         groups=SqliteGroupStore(file),
         jobs=SqliteJobStore(file),
         controls=SqliteControlStore(file),
+        requests=SqliteRequestStore(file),
         is_shared=False,
         backup=lambda target: asyncio.to_thread(backup, file.path, target),
         path=str(file.path),
@@ -396,6 +405,7 @@ def _postgres_store(wanted: _Wanted) -> _Store:
         PostgresGroupStore,
         PostgresJobStore,
         PostgresLetterStore,
+        PostgresRequestStore,
     )
 
     database = Database(wanted.settings.store)
@@ -405,6 +415,7 @@ def _postgres_store(wanted: _Wanted) -> _Store:
         groups=PostgresGroupStore(database),
         jobs=PostgresJobStore(database),
         controls=PostgresControlStore(database),
+        requests=PostgresRequestStore(database),
         is_shared=True,
         backup=_no_backup(database.shown, "pg_dump"),
     )
@@ -416,6 +427,7 @@ def _mongodb_store(wanted: _Wanted) -> _Store:
     from redrive.stores.mongodb.jobs import MongoJobStore  # noqa: PLC0415
     from redrive.stores.mongodb.letters import MongoLetterStore  # noqa: PLC0415
     from redrive.stores.mongodb.link import Link  # noqa: PLC0415
+    from redrive.stores.mongodb.requests import MongoRequestStore  # noqa: PLC0415
 
     link = Link(wanted.settings.store)
     letters = MongoLetterStore(link, clock=wanted.clock)
@@ -425,6 +437,7 @@ def _mongodb_store(wanted: _Wanted) -> _Store:
         groups=letters.groups,
         jobs=MongoJobStore(link, letters, clock=wanted.clock),
         controls=MongoControlStore(link),
+        requests=MongoRequestStore(link),
         is_shared=True,
         backup=_no_backup(masked(wanted.settings.store), "mongodump"),
     )

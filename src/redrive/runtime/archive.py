@@ -185,7 +185,7 @@ def lines_of(path: Path) -> Iterator[tuple[bytes, Letter | None]]:
             if not line.strip():
                 continue
             try:
-                yield line, _letter(line, path.name)
+                yield line, letter_of(line, path.name)
             except RedriveError:
                 yield line, None
 
@@ -199,10 +199,11 @@ def letters_in(path: Path) -> Iterator[Letter]:
     with path.open("rb") as lines:
         for number, line in enumerate(iter(lambda: lines.readline(MAX_LINE_BYTES), b""), 1):
             if line.strip():
-                yield _letter(line, f"{path}:{number}")
+                yield letter_of(line, f"{path}:{number}")
 
 
-def _letter(line: bytes, where: str) -> Letter:
+def letter_of(line: bytes, where: str) -> Letter:
+    """The letter of one line. Raises `InvalidMessageError` or `SchemaTooNewError` that begins with `where`."""
     try:
         document = json.loads(line)
     except ValueError as error:

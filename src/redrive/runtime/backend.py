@@ -6,6 +6,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from redrive.core.audit import RequestStore
 from redrive.core.letters.letter import Letter
 from redrive.core.policy.control import ControlStore
 from redrive.core.policy.standing import Standing
@@ -31,7 +32,8 @@ class Backend:
     `send_leftovers`: sends at most so many messages that transactions of dead processes left in the store; None where
     they lie in the broker itself. `drop_entries`: takes the entries of letters that are closed or removed out of the
     broker's own dead-letter queues; None where the letter is all there is. `controls`: what people change of queues
-    while workers run; None where nothing can be. `standings`: of a fair queue, so many tenants, the longest backlog
+    while workers run; None where nothing can be. `requests`: who wrote what over the API; None where that
+    is not kept. `standings`: of a fair queue, so many tenants, the longest backlog
     first; None where the broker does not know them. `local_store`: the file of this host that
     keeps claims and letters beside a broker other hosts use too. `failed`: jobs that its other workers gave up, each
     under its queue; None where dead letters lie in queues of their own.
@@ -48,6 +50,7 @@ class Backend:
     send_leftovers: Callable[[int], Awaitable[int]] | None = None
     drop_entries: Callable[[Sequence[Letter]], Awaitable[None]] | None = None
     controls: ControlStore | None = None
+    requests: RequestStore | None = None
     standings: Callable[[str, int], Awaitable[Sequence[Standing]]] | None = None
     local_store: str | None = None
     failed: FailedJobs | None = None
@@ -60,15 +63,24 @@ class Backend:
     async def open(self) -> None:
         """Connect. Raises `BrokerUnavailableError`, `StorageCorruptError` or `SchemaTooNewError`."""
         await self.ledger.open()
-        if self.controls is not None:
-            try:
-                await self.controls.open()
-            except BaseException:
-                await self.ledger.close()
-                raise
+        opened: list[ControlStore | RequestStore] = []
+        try:
+            for part in self._beside:
+                await part.open()
+                opened.append(part)
+        except BaseException:
+            for part in opened:
+                await part.close()
+            await self.ledger.close()
+            raise
 
     async def close(self) -> None:
         """Give everything back; may be called twice."""
-        if self.controls is not None:
-            await self.controls.close()
+        for part in self._beside:
+            await part.close()
         await self.ledger.close()
+
+    @property
+    def _beside(self) -> tuple[ControlStore | RequestStore, ...]:
+        """What the ledger does not open and close."""
+        return tuple(part for part in (self.controls, self.requests) if part is not None)

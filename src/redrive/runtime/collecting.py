@@ -27,7 +27,7 @@ from redrive.errors import BrokerUnavailableError, LeaseLostError, RedriveError,
 from redrive.runtime.backend import Backend
 from redrive.runtime.collector import Collected, Collector, OnCollected
 from redrive.runtime.events import Events
-from redrive.runtime.failed_collector import FailedCollector
+from redrive.runtime.failed_collector import OWN, FailedCollector
 from redrive.runtime.outage import Outage
 from redrive.runtime.settings import Settings
 
@@ -35,6 +35,9 @@ LEASE_MS: Final[Millis] = 10_000
 RENEWALS_PER_LEASE: Final = 4
 LOOK_EVERY_MS: Final[Millis] = 2_000
 """Between two rounds through a queue, and between two looks whether its turn is free."""
+LOOK_AT_LEAST_EVERY_MS: Final[Millis] = 30_000
+SHARE: Final = 20
+"""A round that finds nothing is followed by a pause that is so many times as long."""
 ASK_EVERY_MS: Final[Millis] = 250
 PAUSE_MS: Final[Millis] = 1_000
 KEY: Final = "redrive:collector"
@@ -214,13 +217,16 @@ class Collecting:
     async def _drain(self, collector: AnyCollector, queue: str, outage: Outage) -> None:
         told: Counter[str] = Counter()
         while True:
+            began_ms = self._clock.monotonic_ms()
             done: Collected = await collector.run(queue, once=True)
             outage.succeeded()
             for reason, count in done.left.items():
-                if count > told[reason]:
+                if reason != OWN and count > told[reason]:
                     self._events.emit("collector.left", queue=queue, reason=reason, count=count)
             told = done.left
-            await self._clock.sleep(LOOK_EVERY_MS)
+            # A long walk past what is left costs the broker something, and finds nothing.
+            took_ms = self._clock.monotonic_ms() - began_ms if done.left and not done.taken else 0
+            await self._clock.sleep(min(max(LOOK_EVERY_MS, took_ms * SHARE), LOOK_AT_LEAST_EVERY_MS))
 
     def _collector(self, origin: str | None) -> AnyCollector:
         backend, clock, events = self._backend, self._clock, self._events

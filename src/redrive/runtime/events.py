@@ -389,6 +389,7 @@ EVENTS: Final[Mapping[str, EventType]] = {
             "target": "queue or job it names, or empty",
             "status": "HTTP status of the answer",
             "address": "where the request came from",
+            "request_id": "under which the record of it is kept",
         },
     ),
     "api.login_failed": EventType(

@@ -24,7 +24,7 @@ from typing import Final
 from redrive.core.letters.failed import failed_letter
 from redrive.core.letters.letter import Letter, ReviewState
 from redrive.core.letters.selection import Selection
-from redrive.core.ports import Clock, FailedJob, FailedJobs, ReviewChange, Taking
+from redrive.core.ports import Clock, FailedJob, FailedJobs, FailedPage, ReviewChange, Taking
 from redrive.core.units import Millis
 from redrive.errors import BrokerUnavailableError
 from redrive.runtime.backend import Backend
@@ -41,6 +41,8 @@ from redrive.runtime.events import Events
 
 LOOK_EVERY_MS: Final[Millis] = 2_000
 """Between two walks through a failed set by who follows it."""
+OWN: Final = "redrive's own, stored already"
+"""Why those are left that redrive's own workers gave up."""
 ACTOR: Final = "redrive (collector)"
 NOTE: Final = "the job was retried or changed where it lies, and was not taken"
 
@@ -108,7 +110,7 @@ class FailedCollector:
         while len(letters) < limit:
             page = await self._failed.look(queue, limit=limit - len(letters), cursor=cursor)
             letters += [self._letter(queue, job) for job in page.jobs]
-            left.update(page.left)
+            left.update(_left(page))
             cursor = page.cursor
             if cursor is None:
                 break
@@ -121,7 +123,7 @@ class FailedCollector:
         while not _is_enough(done, limit):
             size = BATCH if limit is None else min(BATCH, limit - done.taken)
             page = await self._failed.look(queue, limit=size, cursor=cursor)
-            left.update(page.left)
+            left.update(_left(page))
             if page.jobs:
                 # Cut off between the store and its end, nothing is lost; but a letter may stay open that was to close.
                 await whole(self._keep(queue, page.jobs, done))
@@ -174,6 +176,10 @@ class FailedCollector:
                 if letter.outstanding_job is None
             ]
         )
+
+
+def _left(page: FailedPage) -> dict[str, int]:
+    return {**page.left, OWN: page.own} if page.own else dict(page.left)
 
 
 def _is_enough(done: Collected, limit: int | None) -> bool:

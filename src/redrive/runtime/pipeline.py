@@ -96,6 +96,9 @@ class Pipeline:
             topology=app.wired_topology() if has_exchanges else EMPTY,
         )
         self._throttle = Throttle(consumer, app.clock, app.events, shares_rate=app.backend.features.shared_rates)
+        # After the ends where it is one write with them or they may give it room. Else only a take is waited for.
+        takes_last = self.ledger.features.atomic or (consumer.fair is not None and consumer.fair.has_concurrency)
+        self._steps = (self._flush, self._start_take) if takes_last else (self._start_take, self._flush)
         self._runner = _RUNNERS[consumer.kind](self)
         self._processed: list[Processed] = []
         self._ended: list[Ended] = []
@@ -203,9 +206,8 @@ class Pipeline:
     def _pump(self) -> None:
         self._pump_is_scheduled = False
         if not self._is_paused:
-            if (self._processed or self._ended) and self._commits < MAX_COMMITS:
-                self._flush()
-            self._start_take()
+            self._steps[0]()
+            self._steps[1]()
         if self._stopping and self.is_quiet():
             self._drained.set()
         self._gate.notify()
@@ -363,9 +365,8 @@ class Pipeline:
         return self._suspect is not None
 
     def _unstarted(self, delivery: Delivery) -> Ended:
-        if self._stopping:
-            return self._endings.handed_back(delivery, SHUTDOWN, "The worker stops; not started.")
-        return self._endings.handed_back(delivery, PAUSED, "The queue is paused; not started.")
+        why = (SHUTDOWN, "The worker stops; not started.") if self._stopping else (PAUSED, "Paused; not started.")
+        return self._endings.handed_back(delivery, *why)
 
     def _tell_interrupted(self, delivery: Delivery) -> None:
         last = delivery._taken.received.history[-1]
@@ -488,9 +489,8 @@ class Pipeline:
             now = self._clock.monotonic_ms()
             nearest = now + timeout_ms
             for delivery in tuple(self.in_hand.values()):
-                if delivery._state is not DeliveryState.RUNNING or delivery._cancel_reason is not None:
-                    continue
-                if not delivery._started_ms:
+                is_running = delivery._state is DeliveryState.RUNNING and delivery._cancel_reason is None
+                if not (is_running and delivery._started_ms):
                     continue
                 until = delivery._started_ms + timeout_ms
                 if until <= now:
@@ -503,6 +503,8 @@ class Pipeline:
     # ------------------------------------------------------------------------------------------- commit
 
     def _flush(self) -> None:
+        if not (self._processed or self._ended) or self._commits >= MAX_COMMITS:
+            return
         processed, self._processed = self._processed, []
         ended, self._ended = self._ended, []
         self._commits += 1
@@ -512,8 +514,7 @@ class Pipeline:
     async def _commit(self, processed: list[Processed], ended: list[Ended]) -> None:
         now = self._clock.now()
         processed_end = self._endings.processed
-        ends = [processed_end(delivery, now) for delivery, _ in processed]
-        ends += [each.end for each in ended]
+        ends = [*(processed_end(delivery, now) for delivery, _ in processed), *(each.end for each in ended)]
         settled: Sequence[bool | None] = ()
         try:
             settled = await self.ledger.commit(ends)

@@ -85,19 +85,21 @@ class Refusals:
         return whys
 
     async def _forgotten(self, letters: Sequence[Asked], options: JobOptions) -> list[str | None]:
+        whys = [letter.why for letter in letters]
         if RefusalCode.DEDUP_EXPIRED in options.even_if:
-            return [letter.why for letter in letters]
-        return list(await asyncio.gather(*(self._forgotten_one(letter, options) for letter in letters)))
-
-    async def _forgotten_one(self, letter: Asked, options: JobOptions) -> str | None:
-        target = options.target_queue or letter.queue
-        retention_ms = self._retention_ms(target)
-        now = self._clock.now()
-        is_young = retention_ms is None or now - letter.died_at <= retention_ms
-        if letter.why is not None or letter.key is None or retention_ms is None or is_young:
-            return letter.why
-        record = await self._backend.claims.get(target, letter.key)
-        return forgotten(target, record, died_at=letter.died_at, retention_ms=retention_ms, now=now)
+            return whys
+        now, claims = self._clock.now(), self._backend.claims
+        old: list[tuple[int, str, str, Millis]] = []
+        for place, letter in enumerate(letters):
+            target = options.target_queue or letter.queue
+            retention_ms = self._retention_ms(target)
+            if letter.why is None and letter.key is not None and retention_ms is not None:
+                old += [(place, target, letter.key, retention_ms)] if now - letter.died_at > retention_ms else []
+        records = await asyncio.gather(*(claims.get(target, key) for _, target, key, _ in old))
+        for (place, target, _, retention_ms), record in zip(old, records, strict=True):
+            died_at = letters[place].died_at
+            whys[place] = forgotten(target, record, died_at=died_at, retention_ms=retention_ms, now=now)
+        return whys
 
     def _retention_ms(self, queue: str) -> Millis | None:
         """How long the consumer of this queue remembers a key; None where it does not deduplicate at all."""

@@ -6,11 +6,13 @@ by a `Selection` and works in bounded pages, so that a million letters need no m
 
 from __future__ import annotations
 
+from redrive.service.auditing import AuditOperations
 from redrive.service.collecting import CollectOperations
 from redrive.service.control import ControlOperations
 from redrive.service.erasing import ErasingOperations
 from redrive.service.operations import MAX_PAGE, SHOWN
 from redrive.service.overview import OverviewOperations
+from redrive.service.pruning import PruningOperations
 from redrive.service.redriving import redrivable, runner_name
 from redrive.service.values import (
     Aside,
@@ -23,6 +25,7 @@ from redrive.service.values import (
     Name,
     Overview,
     Plan,
+    Prunable,
     QueuePlan,
     QueueView,
     Receipt,
@@ -36,7 +39,9 @@ class Service(
     OverviewOperations,
     ControlOperations,
     ErasingOperations,
+    PruningOperations,
     CollectOperations,
+    AuditOperations,
 ):
     """The operations on one open app."""
 
@@ -54,6 +59,7 @@ __all__ = [
     "Name",
     "Overview",
     "Plan",
+    "Prunable",
     "QueuePlan",
     "QueueView",
     "Receipt",

@@ -6,7 +6,7 @@ import os
 import secrets
 import socket
 from dataclasses import replace
-from typing import Final
+from typing import Final, TypeAlias
 
 from redrive.core.json_patch import parse_patch
 from redrive.core.letters.selection import OPEN_STATES, Selection
@@ -35,6 +35,7 @@ class RedriveOperations(Operations):
     def __init__(self, app: Redrive) -> None:
         super().__init__(app)
         self._redriver = Redriver(app.backend, app.clock, app.events, consumers=app.consumers)
+        self._skips_seen: tuple[str, int, _Skips] | None = None
 
     async def plan(
         self, selection: Selection, options: JobOptions | None = None, *, on_count: Counted | None = None
@@ -179,8 +180,16 @@ class RedriveOperations(Operations):
             refusals=refusals,
         )
 
-    async def _skips(self, job: Job) -> tuple[tuple[Skip, ...], dict[str, int]]:
-        """(the first that were skipped, how many for each code). Of more than `MAX_COUNTED` the rest count as other."""
+    async def _skips(self, job: Job) -> _Skips:
+        """Of more than `MAX_COUNTED` the rest count as other. Counted again only where more were skipped since: who
+        follows a job looks often.
+        """
+        seen = self._skips_seen
+        if seen is None or seen[:2] != (job.id, job.counts.skipped):
+            self._skips_seen = seen = job.id, job.counts.skipped, await self._count_skips(job)
+        return seen[2]
+
+    async def _count_skips(self, job: Job) -> _Skips:
         items: list[Item] = []
         counted, after = 0, -1
         refusals: dict[str, int] = {}
@@ -195,6 +204,9 @@ class RedriveOperations(Operations):
             refusals = added(refusals, {str(RefusalCode.OTHER): job.counts.skipped - counted})
         return tuple(Skip(letter_id=item.letter_id, why=item.why or "") for item in items), refusals
 
+
+_Skips: TypeAlias = tuple[tuple[Skip, ...], dict[str, int]]
+"""(the first that were skipped, how many for each code)."""
 
 _RUNNABLE: Final = frozenset({JobState.STAGED, JobState.RUNNING})
 

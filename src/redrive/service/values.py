@@ -51,6 +51,15 @@ class Erasure:
     claims_kept: int = 0
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Prunable:
+    """What a prune removes: these letters, so many. `spared`: those that stay because nobody has decided about them."""
+
+    selection: Selection
+    letters: int
+    spared: int
+
+
 Name: TypeAlias = tuple[Kind, str]
 """A tenant or a key."""
 

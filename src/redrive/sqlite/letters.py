@@ -95,19 +95,26 @@ def summary(connection: sqlite3.Connection, letter_id: str) -> tuple[int, Letter
 
 
 def earlier(connection: sqlite3.Connection, letter_ids: Sequence[str], *, job_id: str | None) -> dict[str, str]:
-    """See `LetterStore.earlier`. One look for each key, however many letters have it."""
-    seqs = [seq for each in dict.fromkeys(letter_ids) if (seq := find_seq(connection, each)) is not None]
-    asked = connection.execute(
-        "SELECT queue, key, dead_lettered_at, seq, id FROM redrive_letter "
-        "WHERE key IS NOT NULL AND seq IN (SELECT value FROM json_each(?))",
-        (numbers(seqs),),
-    ).fetchall()
-    first = {scope: connection.execute(_FIRST_OPEN, (*scope, text_in(job_id or ""))).fetchone()
-             for scope in {(row[0], row[1]) for row in asked}}  # fmt: skip
+    """See `LetterStore.earlier`. Of letters that are alone with their key nothing more is asked, and of the others once
+    for each key, however many letters have it.
+    """
+    asked = []
+    for start in range(0, len(letter_ids), IDS_AT_ONCE):
+        some = [text_in(each) for each in letter_ids[start : start + IDS_AT_ONCE]]
+        asked += connection.execute(f"{_NOT_ALONE} AND id IN ({','.join('?' * len(some))})", some).fetchall()
+    first = {
+        scope: connection.execute(_FIRST_OPEN, (*scope, text_in(job_id or ""))).fetchone()
+        for scope in {(row[0], row[1]) for row in asked}
+    }
     pairs = ((row, first[row[0], row[1]]) for row in asked)
     return {text_out(row[4]): text_out(one[2]) for row, one in pairs if one is not None and one[:2] < row[2:4]}
 
 
+IDS_AT_ONCE: Final = 500
+_NOT_ALONE: Final = (
+    "SELECT queue, key, dead_lettered_at, seq, id FROM redrive_letter l WHERE key IS NOT NULL "
+    "AND EXISTS (SELECT 1 FROM redrive_letter o WHERE o.key = l.key AND o.seq <> l.seq)"
+)
 _FIRST_OPEN: Final = (
     "SELECT dead_lettered_at, seq, id FROM redrive_letter WHERE +queue = ? AND key = ? AND +state <= 1 "
     "AND +outstanding_job IS NOT ? ORDER BY dead_lettered_at, seq LIMIT 1"

@@ -8,6 +8,7 @@ from __future__ import annotations
 import uuid
 from collections.abc import Collection, Sequence
 
+from redrive.core.audit import Answer, Write, WritePage, WriteQuery
 from redrive.core.idempotency import ClaimRecord, ClaimRef, Verdict
 from redrive.core.letters.groups import Group, GroupChange, GroupEntry, GroupState
 from redrive.core.letters.letter import Letter
@@ -29,7 +30,7 @@ from redrive.core.ports import (
 )
 from redrive.core.redrive import Item, Job, Outcomes
 from redrive.core.units import Millis, UnixMs
-from redrive.postgres import Database, claims, controls, groups, jobs, letters, search, transaction
+from redrive.postgres import Database, claims, controls, groups, jobs, letters, requests, search, transaction
 from redrive.postgres.transaction import ClaimTransaction
 
 
@@ -192,6 +193,30 @@ class PostgresControlStore(_Face):
     async def list(self) -> Controls:
         """See `ControlStore.list`."""
         return await self._database.read(controls.find_all)
+
+
+class PostgresRequestStore(_Face):
+    """Writes over the API and their answers in one database."""
+
+    async def put(self, write: Write) -> None:
+        """See `RequestStore.put`; one commit."""
+        await self._database.step(lambda tx: requests.put(tx, write))
+
+    async def writes(self, query: WriteQuery, *, limit: int, cursor: str | None = None) -> WritePage:
+        """See `RequestStore.writes`."""
+        return await self._database.read(lambda tx: requests.find(tx, query, limit=limit, cursor=cursor))
+
+    async def keep(self, key: str, answer: Answer, *, expires_at: UnixMs) -> None:
+        """See `RequestStore.keep`; one commit."""
+        await self._database.step(lambda tx: requests.keep(tx, key, answer, expires_at=expires_at))
+
+    async def answer(self, key: str, *, now: UnixMs) -> Answer | None:
+        """See `RequestStore.answer`."""
+        return await self._database.read(lambda tx: requests.answer(tx, key, now=now))
+
+    async def prune(self, *, now: UnixMs, before: UnixMs, limit: int) -> int:
+        """See `RequestStore.prune`; one commit."""
+        return await self._database.write(lambda tx: requests.prune(tx, now=now, before=before, limit=limit))
 
 
 class PostgresJobStore:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Sequence
 
+from redrive.core.audit import Answer, Write, WritePage, WriteQuery
 from redrive.core.idempotency import Acquired, ClaimRecord, ClaimRef, Verdict
 from redrive.core.letters.groups import Group, GroupChange, GroupEntry, GroupState
 from redrive.core.letters.letter import Letter
@@ -28,7 +29,7 @@ from redrive.core.ports import (
 )
 from redrive.core.redrive import Item, Job, Outcomes
 from redrive.core.units import Millis, UnixMs
-from redrive.sqlite import claims, controls, groups, jobs, letters, outbox, search
+from redrive.sqlite import claims, controls, groups, jobs, letters, outbox, requests, search
 from redrive.sqlite.file import SqliteFile
 from redrive.sqlite.outbox import ClaimTransaction
 from redrive.sqlite.writer import Tx
@@ -187,6 +188,30 @@ class SqliteControlStore(_Face):
     async def list(self) -> Controls:
         """See `ControlStore.list`."""
         return await self._file.read(controls.find_all)
+
+
+class SqliteRequestStore(_Face):
+    """Writes over the API and their answers in one SQLite file."""
+
+    async def put(self, write: Write) -> None:
+        """See `RequestStore.put`; one commit."""
+        await self._file.write(lambda tx: requests.put(tx, write))
+
+    async def writes(self, query: WriteQuery, *, limit: int, cursor: str | None = None) -> WritePage:
+        """See `RequestStore.writes`."""
+        return await self._file.read(lambda connection: requests.find(connection, query, limit=limit, cursor=cursor))
+
+    async def keep(self, key: str, answer: Answer, *, expires_at: UnixMs) -> None:
+        """See `RequestStore.keep`; one commit."""
+        await self._file.write(lambda tx: requests.keep(tx, key, answer, expires_at=expires_at))
+
+    async def answer(self, key: str, *, now: UnixMs) -> Answer | None:
+        """See `RequestStore.answer`."""
+        return await self._file.read(lambda connection: requests.answer(connection, key, now=now))
+
+    async def prune(self, *, now: UnixMs, before: UnixMs, limit: int) -> int:
+        """See `RequestStore.prune`; one commit."""
+        return await self._file.write(lambda tx: requests.prune(tx, now=now, before=before, limit=limit))
 
 
 class SqliteJobStore(_Face):

@@ -10,6 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from redrive.core.letters.failed import FAILED, STALLED_TEXT, failed_letter
+from redrive.core.letters.foreign import UNKNOWN
 from redrive.core.letters.letter import AttemptOutcome, Letter
 from redrive.core.message import Message, Properties
 from redrive.core.ports import FailedJob
@@ -39,6 +40,10 @@ def test_it_says_what_the_job_says() -> None:
     (last,) = letter.history
     assert (2, NOW - 4_000, 1_000, "declined") == (last.attempt, last.at, last.duration_ms, last.error_text)
     assert '["Error: first\\n    at a.js:1:1"]' == letter.message.headers["x-bullmq-stacktraces"]
+
+
+def test_a_reason_of_blanks_says_nothing() -> None:
+    assert UNKNOWN.text == made(text="\r").reason.text
 
 
 def test_one_whose_workers_died_says_so() -> None:

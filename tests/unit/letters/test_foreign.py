@@ -98,6 +98,13 @@ def test_what_says_nothing_is_kept_and_can_be_sent_only_with_a_target() -> None:
     assert refusal(found({}, as_queue="orders"), JobOptions(), job_id="j") is None
 
 
+@pytest.mark.parametrize("blank", ["", " ", "\r", "\u2003\n"])
+def test_a_reason_of_blanks_says_nothing(blank: str) -> None:
+    letter = found({"MT-Fault-ExceptionType": "E", "MT-Fault-Message": blank})
+
+    assert UNKNOWN.text == letter.reason.text
+
+
 def test_a_letter_of_redrive_is_itself() -> None:
     kept = hard_letter()
     document = json.dumps(letter_document(kept), separators=(",", ":")).encode()

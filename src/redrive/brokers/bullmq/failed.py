@@ -31,7 +31,6 @@ WAIT_MS: Final[Millis] = 5_000
 MAX_SHOWN: Final = 100
 MAX_LOOKED_AT: Final = 500
 """Jobs one look goes through: it holds up all other clients for so long."""
-OWN: Final = "redrive's own, stored already"
 LEFT: Final = ("part of a flow: it has a parent", "part of a flow: it has children", "its job is not there")
 _GO_BACK: Final = (
     "attempts",
@@ -77,7 +76,8 @@ class FailedSet:
         score, last, own, *left = shown[:6]
         return FailedPage(
             jobs=tuple(_failed(*each) for each in shown[6:]),
-            left={why: count for why, count in zip((OWN, *LEFT), (own, *left), strict=True) if count},
+            own=own,
+            left={why: count for why, count in zip(LEFT, left, strict=True) if count},
             cursor=(score, last) if last else None,
         )
 

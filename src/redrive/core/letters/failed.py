@@ -15,10 +15,9 @@ from redrive.core.letters.fingerprint import fingerprint, group_title
 from redrive.core.letters.foreign import (
     HEADER_TRACES,
     MAX_ATTEMPTS,
-    MAX_TEXT_BYTES,
     MAX_TRACEBACK_BYTES,
-    UNKNOWN,
     code_of,
+    told,
 )
 from redrive.core.letters.letter import Attempt, AttemptOutcome, Letter
 from redrive.core.letters.making import MAX_REDRIVE_COUNT, previous_letter
@@ -44,7 +43,7 @@ def failed_letter(job: FailedJob, *, queue: str, system: str, now: UnixMs, ttl_m
     """
     headers = job.message.headers
     trace = cut(clean(job.traces[-1]), MAX_TRACEBACK_BYTES) if job.traces else None
-    text = cut(clean(job.text), MAX_TEXT_BYTES) or UNKNOWN.text
+    text = told(job.text)
     error_type = None if job.text.startswith(STALLED_TEXT) else named_in(job.traces[-1] if job.traces else "")[0]
     code = STALLED if job.text.startswith(STALLED_TEXT) else code_of(error_type) or FAILED
     died = max(0, min(job.failed_at or now, now))

@@ -277,8 +277,14 @@ def _reason(headers: Headers, said: Said) -> Reason:
     wanted = said.text or text
     return Reason(
         code=clean(said.error_code or code or code_of(said.error_type) or UNKNOWN.code)[:MAX_NAME_CHARS],
-        text=cut(clean(wanted), MAX_TEXT_BYTES) or UNKNOWN.text,
+        text=told(wanted),
     )
+
+
+def told(text: str) -> str:
+    """A reason's text as a letter keeps it; blanks alone say nothing."""
+    kept = cut(clean(text), MAX_TEXT_BYTES)
+    return kept if kept.strip() else UNKNOWN.text
 
 
 def code_of(error_type: str | None) -> str | None:

@@ -40,11 +40,12 @@ class FailedJob:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FailedPage:
-    """Failed jobs, oldest first; `left`: how many were left alone, by why; `cursor` gets the next page, None at the
-    end.
+    """Failed jobs, oldest first; `left`: how many were left alone, by why; `own`: how many redrive's own workers gave
+    up; `cursor` gets the next page, None at the end.
     """
 
     jobs: tuple[FailedJob, ...]
+    own: int
     left: Mapping[str, int]
     cursor: Any | None
 

@@ -8,5 +8,6 @@ from redrive.stores.memory.claims import MemoryClaimStore
 from redrive.stores.memory.controls import MemoryControlStore
 from redrive.stores.memory.jobs import MemoryJobStore
 from redrive.stores.memory.letters import MemoryLetterStore
+from redrive.stores.memory.requests import MemoryRequestStore
 
-__all__ = ["MemoryClaimStore", "MemoryControlStore", "MemoryJobStore", "MemoryLetterStore"]
+__all__ = ["MemoryClaimStore", "MemoryControlStore", "MemoryJobStore", "MemoryLetterStore", "MemoryRequestStore"]

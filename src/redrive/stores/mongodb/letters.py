@@ -343,7 +343,7 @@ class MongoLetterStore:
             else:
                 wanted = {"_id": {"$in": ids}, "redrive.key": {"$ne": None}}
                 asked = await self.letters.find(wanted, _KEYED).to_list()
-            first = await self._first_open({_scope(each) for each in asked}, job_id=job_id) if asked else {}
+            first = await self._first_open(asked, job_id=job_id) if asked else {}
         pairs = ((each, first.get(_scope(each))) for each in asked)
         return {
             text_out(each["redrive"]["id"]): text_out(one["redrive"]["id"])
@@ -351,15 +351,17 @@ class MongoLetterStore:
             if one is not None and place_in(one) < place_in(each)
         }
 
-    async def _first_open(
-        self, scopes: Collection[tuple[str, str]], *, job_id: str | None
-    ) -> dict[tuple[str, str], Document]:
-        states = sorted(str(state) for state in OPEN_STATES)
+    async def _first_open(self, asked: Sequence[Document], *, job_id: str | None) -> dict[tuple[str, str], Document]:
+        scopes = {_scope(each) for each in asked}
         if self._list.is_used:
             opened = listed_in(await self._list.all(), Selection(states=OPEN_STATES), after=None, up_to=None)
             found = [each for each in opened if _scope(each) in scopes]
         else:
-            wanted = {"redrive.key": {"$in": sorted({key for _, key in scopes})}, "reviewState": {"$in": states}}
+            wanted = {
+                "redrive.key": {"$in": sorted({key for _, key in scopes})},
+                "redrive.dead_lettered_at": {"$lte": max(place_in(each)[0] for each in asked)},
+                "reviewState": {"$in": sorted(str(state) for state in OPEN_STATES)},
+            }
             found = await self.letters.find(wanted, _KEYED, batch_size=PAGE).sort(_ORDER).to_list()
         first: dict[tuple[str, str], Document] = {}
         for start in range(0, len(found), PAGE):

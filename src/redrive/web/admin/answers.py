@@ -296,6 +296,120 @@ class LimitsList(Struct, kw_only=True):
     limits: list[Limits]
 
 
+class Sent(Struct, kw_only=True):
+    """What became of a message. `duplicates` and `conflicts` enqueued nothing."""
+
+    queue: str
+    published: int
+    duplicates: int
+    conflicts: int
+    message_id: str
+
+
+class Pruned(Struct, kw_only=True):
+    """What a prune removed, or would. `spared`: letters that stay because nobody has decided about them. `archive`: the
+    file they are in now.
+    """
+
+    dry_run: bool
+    letters: int
+    removed: int | None
+    spared: int
+    archive: str | None
+
+
+class Erased(Struct, kw_only=True):
+    """What was erased, or would be: of the store, and of so many files. `held`: those that stay because a redrive job
+    holds them. `unreadable`: lines of archives that are no letter; they stay.
+    """
+
+    dry_run: bool
+    letters: int
+    archived: int
+    files: int
+    held: int
+    unreadable: int
+
+
+class Loaded(Struct, kw_only=True):
+    """How many letters came, and how many the store did not have yet."""
+
+    dry_run: bool
+    letters: int
+    added: int
+
+
+class Restored(Loaded, kw_only=True):
+    """... `unreadable`: lines of the archive that are no letter."""
+
+    unreadable: int
+
+
+class Archive(Struct, kw_only=True):
+    """One file of letters."""
+
+    file: str
+    letters: int
+    bytes: int
+    oldest_at: str | None
+    newest_at: str | None
+    unreadable: int
+
+
+class ArchiveList(Struct, kw_only=True):
+    """The archives of this server, by name."""
+
+    archives: list[Archive]
+
+
+class Collectable(Struct, kw_only=True):
+    """What the first messages of a dead-letter queue would become, and how many would be left there, by why."""
+
+    left: dict[str, int]
+    letters: list[Json]
+
+
+class Pass(Struct, kw_only=True):
+    """A pass over a dead-letter queue: running, done, failed or stopped; what it took, and where from; how many it left
+    there, by why.
+    """
+
+    queue: str
+    state: str
+    actor: str
+    started_at: str
+    ended_at: str | None
+    taken: int
+    new: int
+    left: dict[str, int]
+    by_queue: dict[str, int]
+    by_group: dict[str, int]
+    error: str | None
+
+
+class Write(Struct, kw_only=True):
+    """One write over this API. `status` null: it was cut off, and may be done or not. `result`: what was counted, or
+    the code of a refusal.
+    """
+
+    id: str
+    at: str
+    actor: str
+    role: str
+    operation: str
+    target: str
+    address: str
+    status: int | None
+    result: str
+
+
+class WritePage(Struct, kw_only=True):
+    """Writes, newest first; `cursor` gets the next page, null at the end."""
+
+    writes: list[Write]
+    cursor: str | None
+
+
 class Parked(Struct, kw_only=True):
     """A queue of parked messages on the broker."""
 

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from http import HTTPStatus
 from typing import Any, Final
 
 from starlette.requests import ClientDisconnect, Request
@@ -15,17 +14,21 @@ from starlette.responses import JSONResponse, Response
 from starlette.types import Receive, Scope, Send
 
 from redrive.core.access import Role
+from redrive.core.audit import Write
 from redrive.errors import RedriveError
 from redrive.runtime.app import AsgiApp, Redrive
 from redrive.web.admin.auth import Guard, Principal, guard_of
 from redrive.web.admin.call import Call, Runners
-from redrive.web.admin.keys import KeptAnswers, fingerprint, parse_key, request_key
+from redrive.web.admin.keys import Once, fingerprint, parse_key, request_key
 from redrive.web.admin.names import decoded, own_path
 from redrive.web.admin.openapi import document
 from redrive.web.admin.operations import JSON, OPERATIONS, Operation
+from redrive.web.admin.passes import Passes
 from redrive.web.admin.problems import Refused, problem_of, refuse
 from redrive.web.admin.requests import body_of, query_of
-from redrive.web.admin.streams import Streams
+from redrive.web.admin.shown import problem_as_shown
+from redrive.web.admin.streams import LINES, Streams
+from redrive.web.admin.writes import Writes
 
 MAX_BODY_BYTES: Final = 1_048_576
 """Of one request."""
@@ -58,9 +61,10 @@ class AdminApi:
         self._management = management
         self._app = app
         self._guard = guard
-        self._kept = KeptAnswers()
+        self._writes = Writes(app)
         self._runners = Runners()
         self._streams = Streams(app.clock)
+        self._passes = Passes(app.clock)
 
     async def close(self) -> None:
         """End what is open. What a job has not sent yet the next runner sends."""
@@ -79,10 +83,17 @@ class AdminApi:
         try:
             response = await self._answer(request)
         except ClientDisconnect:
-            return  # nobody is left to answer, and nothing was begun: the body had not come
+            # Nobody is left to answer. Nothing was begun, for the body had not come; of lines that are read bit by bit
+            # what came is done, and the record of that write stays begun.
+            return
         for name, value in HEADERS.items():
             response.headers.setdefault(name, value)
-        await response(scope, receive, send)
+        try:
+            await response(scope, receive, send)
+        except Exception as error:
+            # Lines that break off: the connection does, too, so that nobody takes them for all.
+            self._app.events.emit("api.failed", operation="stream", error_type=type(error).__name__)
+            raise
 
     async def _answer(self, request: Request) -> Response:
         try:
@@ -104,8 +115,9 @@ class AdminApi:
 
     async def _carried_out(self, request: Request, row: Operation, who: tuple[Principal, dict[str, str]]) -> Response:
         principal, names = who
-        body = await _read_body(request, row)
-        given = request.headers.get("idempotency-key") if row.method == "POST" else None
+        body = b"" if row.takes_lines else await _read_body(request, row)
+        _check_type(request, row, has_body=bool(body))
+        given = request.headers.get("idempotency-key") if row.takes_key else None
         key = None if given is None else parse_key(given)
         call = Call(
             app=self._app,
@@ -116,58 +128,66 @@ class AdminApi:
             root=request.scope.get("root_path", ""),
             runners=self._runners,
             streams=self._streams,
+            passes=self._passes,
+            lines=request.stream(),
             request_key=None if key is None else request_key(principal.name, key),
             management=self._management,
             last_event_id=request.headers.get("last-event-id"),
         )
-        if key is None:
+        # What only looks may be done twice; before the app is open there is no store to ask.
+        answers = self._app.backend.requests if self._app.is_open else None
+        if call.request_key is None or answers is None or not row.is_audited:
             return await self._run(request, row, call)
-        return await self._once(request, row, (call, key, body))
-
-    async def _once(self, request: Request, row: Operation, what: tuple[Call, str, bytes]) -> Response:
-        """By its key: the first is carried out, the others get its answer."""
-        call, key, body = what
-        name = (call.actor, key)
-        print_ = fingerprint(row.method, own_path(request.scope), body)
-        known = self._kept.begin(name, print_, now_ms=self._app.clock.monotonic_ms())
-        if known is not None:
-            return Response(known.body, known.status_code, dict(known.headers))
-        response = None
+        digest = fingerprint(row.method, own_path(request.scope), body)
         try:
-            response = await self._run(request, row, call)
-        finally:
-            # A failure of ours, or a cancelled request, is no answer to keep.
-            if response is None or response.status_code >= HTTPStatus.INTERNAL_SERVER_ERROR:
-                self._kept.drop(name)
-            else:
-                self._kept.end(name, response)
-        return response
+            return await Once(self._app, answers).run(call.request_key, digest, lambda: self._run(request, row, call))
+        except RedriveError as error:
+            return problem_of(error).response()
 
     async def _run(self, request: Request, row: Operation, call: Call) -> Response:
+        """Carry it out; a write is kept as begun first, and with its result afterwards."""
+        if not row.is_audited:
+            return await self._found(row, call)
+        write = self._writes.made(call, row.name, _address(request))
+        try:
+            await self._writes.begin(write)
+        except RedriveError as error:
+            response = problem_of(error).response()
+        else:
+            response = await self._found(row, call)
+            response.headers["request-id"] = write.id
+            await self._writes.end(write, response)
+        self._tell(write, response.status_code)
+        return response
+
+    async def _found(self, row: Operation, call: Call) -> Response:
         try:
             found = await row.run(call)
             response = found if isinstance(found, Response) else _json(found, row.status)
         except Refused as refused:
-            response = refused.problem.response()
+            response = problem_as_shown(call, refused.problem).response()
         except RedriveError as error:
-            response = problem_of(error).response()
+            response = problem_as_shown(call, problem_of(error)).response()
+        except OSError as error:
+            self._app.events.emit("api.failed", operation=row.name, error_type=type(error).__name__)
+            response = refuse("files_unavailable").problem.response()
+        except ClientDisconnect:
+            raise
         except Exception as error:  # noqa: BLE001 - told as an event; whoever asked gets a problem document
             self._app.events.emit("api.failed", operation=row.name, error_type=type(error).__name__)
             response = refuse("internal").problem.response()
-        if row.is_audited:
-            self._tell(request, row, (call, response.status_code))
         return response
 
-    def _tell(self, request: Request, row: Operation, what: tuple[Call, int]) -> None:
-        call, status = what
+    def _tell(self, begun: Write, status: int) -> None:
         self._app.events.emit(
             "api.written",
-            actor=call.actor,
-            role=str(call.principal.role),
-            operation=row.name,
-            target="/".join(call.path.values()),
+            actor=begun.actor,
+            role=begun.role,
+            operation=begun.operation,
+            target=begun.target,
             status=status,
-            address=_address(request),
+            address=begun.address,
+            request_id=begun.id,
         )
 
 
@@ -212,16 +232,23 @@ async def _read_body(request: Request, row: Operation) -> bytes:
             raise refuse("body_too_large", f"A body has at most {MAX_BODY_BYTES} bytes. Nothing was changed.")
     if found and row.body is None:
         raise refuse("invalid", "This takes no body. Nothing was changed.")
-    if found and not _is_json(request.headers):
-        raise refuse("unsupported_media_type", headers={"accept": JSON})
     return bytes(found)
 
 
-def _is_json(headers: Mapping[str, str]) -> bool:
-    """JSON in UTF-8 and not packed. A form or plain text, which any page may post, is never taken for it."""
+def _check_type(request: Request, row: Operation, *, has_body: bool) -> None:
+    """What comes is of the kind the operation takes. Raises `Refused`."""
+    headers, wanted = request.headers, LINES if row.takes_lines else JSON
+    if row.takes_lines:
+        has_body = headers.get("content-length", "0") != "0" or "transfer-encoding" in headers
+    if has_body and not _is_of(wanted, headers):
+        raise refuse("unsupported_media_type", f"This takes {wanted}, in UTF-8.", headers={"accept": wanted})
+
+
+def _is_of(wanted: str, headers: Mapping[str, str]) -> bool:
+    """Of this type, in UTF-8 and not packed. A form or plain text, which any page may post, is never taken for it."""
     kind, _, parameters = headers.get("content-type", "").lower().partition(";")
     is_utf8 = parameters.strip().replace('"', "") in ("", "charset=utf-8")
-    return kind.strip() == JSON and is_utf8 and headers.get("content-encoding", "identity").lower() == "identity"
+    return kind.strip() == wanted and is_utf8 and headers.get("content-encoding", "identity").lower() == "identity"
 
 
 def _json(found: Any, status: int) -> Response:

@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Coroutine
+from collections.abc import AsyncIterator, Coroutine
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-from redrive.core.access import Path, hidden_paths
 from redrive.core.units import UnixMs
 from redrive.errors import RedriveError
 from redrive.runtime.app import Redrive
 from redrive.service import Service
 from redrive.web.admin.auth import Principal
+from redrive.web.admin.passes import Passes
 from redrive.web.admin.problems import refuse
 from redrive.web.admin.streams import Streams
 
@@ -51,8 +51,9 @@ class Runners:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Call:
-    """Who asks for what. `query` and `body` are the structs of the operation's row. `request_key`: of the
-    Idempotency-Key, for what the store keeps. `management`: where a RabbitMQ's management API is, None for the usual.
+    """Who asks for what. `query` and `body` are the structs of the operation's row; `lines`: a body that is read bit by
+    bit. `request_key`: of the Idempotency-Key, for what the store keeps. `management`: where a RabbitMQ's management
+    API is, None for the usual.
     """
 
     app: Redrive
@@ -63,6 +64,8 @@ class Call:
     root: str
     runners: Runners
     streams: Streams
+    passes: Passes
+    lines: AsyncIterator[bytes]
     request_key: str | None = None
     last_event_id: str | None = None
     management: str | None = None
@@ -83,7 +86,3 @@ class Call:
     def actor(self) -> str:
         """Who, for audit trails."""
         return self.principal.name
-
-    def hidden(self, message_type: str | None) -> tuple[Path, ...]:
-        """What this person does not see of a message of this type."""
-        return hidden_paths(self.app.settings.redact, message_type, self.principal.role)

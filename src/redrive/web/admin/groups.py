@@ -9,19 +9,19 @@ from redrive.core.units import parse_instant
 from redrive.views import group_document, group_view_document, groups_document
 from redrive.web.admin.call import Call
 from redrive.web.admin.problems import refuse
+from redrive.web.admin.shown import as_shown
 
 
 async def list_groups(call: Call) -> Any:
     """Those with the most waiting letters first."""
     query = call.query
-    return groups_document(
-        await call.service.groups(states=query.state, queue=query.queue, limit=query.limit, cursor=query.cursor)
-    )
+    page = await call.service.groups(states=query.state, queue=query.queue, limit=query.limit, cursor=query.cursor)
+    return as_shown(call, groups_document(page))
 
 
 async def show_group(call: Call) -> Any:
     """One, with its deaths by the hour and its audit trail."""
-    return group_view_document(await call.service.group(call.path["group"]))
+    return as_shown(call, group_view_document(await call.service.group(call.path["group"])))
 
 
 async def change_group(call: Call) -> Any:
@@ -40,7 +40,7 @@ async def change_group(call: Call) -> Any:
         ignored=_ignored(body.ignored),
         resolved_in=body.resolved_in,
     )
-    return group_document(changed)
+    return as_shown(call, group_document(changed))
 
 
 def _ignored(given: Any) -> Ignored | None:

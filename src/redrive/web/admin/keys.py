@@ -1,37 +1,57 @@
 """Idempotency-Key: a POST that is sent twice is carried out once, and both senders read the same answer.
 
 *Source*: draft-ietf-httpapi-idempotency-key-header: a quoted string; the same key with another request is 422, with one
-that is still being carried out 409; afterwards the first answer is given again, refusals included.
+that is still being carried out 409; afterwards the first answer is given again, refusals included, for a day.
 
-What is kept here is this process's memory, for a day. It is lost with the process, so it is a comfort and not the
-promise. The promise: a redrive job carries its key in the store (any process, any time), and moving letters, changing
-limits, resuming and aborting are idempotent by themselves: a repeat finds nothing left to do. Only sending parked
-messages back in place is neither; there a lost answer is found out by looking at the queue.
+Whose turn it is says a claim of the app's claim store, in a queue of its own: one (queue, key) that only one can hold,
+with a lease, a fencing token and the digest of the request. So it holds for all servers of one store, and over
+restarts. The answer is kept in the request store, before the claim ends. Killed right there, what is true?
+
+- before the claim: nothing has happened.
+- with the claim: the request is carried out or not, or half; once the lease is over the next one with this key carries
+  it out. It finds what is done already: redrive jobs and messages carry the key, all else finds nothing left to do.
+- with the answer kept, before the claim ends: the next one finds the answer.
+
+A failure of ours (5xx), a request that is cut off, and an answer that is too long to keep give the claim back. Where
+claims are in Redis and letters in a file of this host, another host's answer is not here: then that is said (409).
 """
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
 import hashlib
 import json
 import re
-from collections import OrderedDict
+from collections.abc import AsyncIterator, Awaitable, Callable
 from dataclasses import dataclass
+from http import HTTPStatus
 from typing import Final
 
 from starlette.responses import Response
 
+from redrive.core.audit import Answer, RequestStore
+from redrive.core.idempotency import Acquired, ClaimRef, ClaimState, InProgress
+from redrive.core.ports import ClaimEnd, Registration
 from redrive.core.units import Millis
+from redrive.errors import RedriveError
+from redrive.runtime.app import Redrive
+from redrive.service import runner_name
 from redrive.web.admin.problems import refuse
 
 KEPT_MS: Final[Millis] = 86_400_000
-MAX_KEYS: Final = 1_000
-"""Answers kept; with more the oldest go."""
-MAX_KEPT_BYTES: Final = 65_536
-"""A longer answer is not kept: a repeat is carried out once more, as after a restart."""
+QUEUE: Final = "redrive.api"
+"""Of the claims; no queue of any broker."""
+LEASE_MS: Final[Millis] = 30_000
+RENEW_MS: Final[Millis] = 10_000
+MAX_KEPT_BYTES: Final = 1_048_576
 MAX_KEY_CHARS: Final = 255
+KEPT_HEADERS: Final = ("content-type", "location", "request-id")
 
 _QUOTED: Final = re.compile(r'"((?:[\x20\x21\x23-\x5b\x5d-\x7e]|\\["\\])*)"')
 _TOO_LONG: Final = f"The Idempotency-Key must have 1 to {MAX_KEY_CHARS} characters."
+
+Carry = Callable[[], Awaitable[Response]]
 
 
 def parse_key(header: str) -> str:
@@ -46,60 +66,90 @@ def parse_key(header: str) -> str:
 
 
 def request_key(actor: str, key: str) -> str:
-    """The key as a redrive job keeps it: of one actor, so that nobody gets another's job by chance."""
+    """The key as stores keep it: of one actor, so that nobody gets another's answer by chance."""
     return "api-" + hashlib.sha256(json.dumps([actor, key]).encode()).hexdigest()[:40]
 
 
-def fingerprint(method: str, path: str, body: bytes) -> bytes:
+def fingerprint(method: str, path: str, body: bytes) -> str:
     """What makes two requests the same one."""
-    return hashlib.sha256(json.dumps([method, path]).encode() + b"\n" + body).digest()
+    return hashlib.sha256(json.dumps([method, path]).encode() + b"\n" + body).hexdigest()
 
 
-@dataclass(slots=True)
-class _Kept:
-    print: bytes
-    at_ms: float
-    response: Response | None = None
+@dataclass(frozen=True, slots=True)
+class Once:
+    """Carries requests out once for each key."""
 
+    app: Redrive
+    answers: RequestStore
 
-class KeptAnswers:
-    """Answers by (actor, key). `begin`, then exactly one of `end` and `drop`."""
+    async def run(self, key: str, digest: str, carry_out: Carry) -> Response:
+        """The answer: of this request, or of the first with this key. Raises `Refused` (409, 422), and `RedriveError`
+        where the store is away: nothing was carried out.
+        """
+        held = await self._claim(key, digest)
+        # A claim may be new and the answer there: its first holder was killed between keeping it and the end.
+        known = await self.answers.answer(key, now=self.app.clock.now())
+        if known is not None:
+            if held is not None:
+                await self._end(held, ClaimState.PROCESSED)
+            return Response(known.body, known.status, dict(known.headers))
+        if held is None:
+            raise refuse("answer_elsewhere")
+        state = ClaimState.RECEIVED
+        try:
+            async with self._renewed(held):
+                response = await carry_out()
+            if await self._is_kept(key, response):
+                state = ClaimState.PROCESSED
+        finally:
+            # Where this fails the lease runs out, and the next one is told 409 until then.
+            with contextlib.suppress(RedriveError):
+                await self._end(held, state)
+        return response
 
-    def __init__(self) -> None:
-        self._kept: OrderedDict[tuple[str, str], _Kept] = OrderedDict()
-
-    def begin(self, name: tuple[str, str], found: bytes, *, now_ms: float) -> Response | None:
-        """The answer of the first request; None where this is the first. Raises `Refused` (409, 422)."""
-        kept = self._kept.get(name)
-        if kept is not None and (kept.response is None or now_ms - kept.at_ms < KEPT_MS):
-            if kept.print != found:
-                raise refuse("key_reused")
-            if kept.response is None:
+    async def _claim(self, key: str, digest: str) -> ClaimRef | None:
+        """The claim; None where it was carried out before."""
+        claims, now = self.app.backend.claims, self.app.clock.now()
+        given = Registration(queue=QUEUE, key=key, digest=digest, expires_at=now + KEPT_MS)
+        [registered] = await claims.register([given])
+        if registered.conflict:
+            raise refuse("key_reused")
+        [verdict] = await claims.claim([(QUEUE, key)], lease_ms=LEASE_MS, owner=runner_name())
+        match verdict:
+            case Acquired():
+                return verdict.ref
+            case InProgress():
                 raise refuse("key_in_use", headers={"retry-after": "1"})
-            return kept.response
-        self._kept[name] = _Kept(found, now_ms)
-        self._kept.move_to_end(name)
-        self._shrink()
-        return None
+            case _:
+                return None
 
-    def _shrink(self) -> None:
-        """Oldest first, and never one that is still being carried out."""
-        while len(self._kept) > MAX_KEYS:
-            oldest = next((name for name, kept in self._kept.items() if kept.response is not None), None)
-            if oldest is None:
-                return
-            del self._kept[oldest]
+    async def _is_kept(self, key: str, response: Response) -> bool:
+        if response.status_code >= HTTPStatus.INTERNAL_SERVER_ERROR or len(response.body) > MAX_KEPT_BYTES:
+            return False
+        headers = {name: response.headers[name] for name in KEPT_HEADERS if name in response.headers}
+        answer = Answer(status=response.status_code, body=bytes(response.body), headers=headers)
+        try:
+            await self.answers.keep(key, answer, expires_at=self.app.clock.now() + KEPT_MS)
+        except RedriveError:
+            return False  # it is done, and whoever asked is told so; a repeat finds nothing left to do
+        return True
 
-    def end(self, name: tuple[str, str], response: Response) -> None:
-        """Keep the answer."""
-        kept = self._kept.get(name)
-        if kept is None:
-            return
-        if len(response.body) > MAX_KEPT_BYTES:
-            del self._kept[name]
-        else:
-            kept.response = response
+    async def _end(self, held: ClaimRef, state: ClaimState) -> None:
+        expires_at = self.app.clock.now() + KEPT_MS
+        await self.app.backend.claims.finish([ClaimEnd(ref=held, state=state, expires_at=expires_at)])
 
-    def drop(self, name: tuple[str, str]) -> None:
-        """The request failed for a reason of ours: the next one with this key is a first one again."""
-        self._kept.pop(name, None)
+    @contextlib.asynccontextmanager
+    async def _renewed(self, held: ClaimRef) -> AsyncIterator[None]:
+        """The lease is renewed meanwhile."""
+        renewing = asyncio.create_task(self._renew(held))
+        try:
+            yield
+        finally:
+            renewing.cancel()
+            await asyncio.wait({renewing})
+
+    async def _renew(self, held: ClaimRef) -> None:
+        while True:
+            await self.app.clock.sleep(RENEW_MS)
+            with contextlib.suppress(RedriveError):
+                await asyncio.to_thread(self.app.backend.claims.renew, [held], lease_ms=LEASE_MS)

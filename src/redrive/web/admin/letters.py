@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-import json
 import re
 from typing import Any, Final
 
 from starlette.responses import Response
 
-from redrive.core.access import REDACTED, paths_below, redacted
+from redrive.core.access import veil_of
 from redrive.core.letters.letter import Letter, ReviewState
-from redrive.core.message import Message
+from redrive.core.ports import LetterSummary
 from redrive.service.looking import COUNTED
 from redrive.views import letter_view_document, page_document, review_document, stats_document
 from redrive.web.admin.call import Call
+from redrive.web.admin.shown import Shown, as_shown, refuse_hidden, shown_of
 
 MAX_INLINE_BYTES: Final = 262_144
 """A longer body is not part of a letter's document; `…/body` has it."""
@@ -24,66 +24,68 @@ _UNSAFE: Final = re.compile(r"[^A-Za-z0-9._-]")
 async def list_letters(call: Call) -> Any:
     """One page, oldest first."""
     query = call.query
-    return page_document(await call.service.letters(query.selection(call.now), limit=query.limit, cursor=query.cursor))
+    selection = refuse_hidden(call, query.selection(call.now))
+    page = await call.service.letters(selection, limit=query.limit, cursor=query.cursor)
+    document = page_document(page)
+    letters = zip(page.letters, document["letters"], strict=True)
+    return {**document, "letters": [await _summary_shown(call, summary, each) for summary, each in letters]}
+
+
+async def _summary_shown(call: Call, summary: LetterSummary, document: Any) -> Any:
+    """What is hidden in a body may stand in the text of an error, so the letter is read where a rule is on its type."""
+    if not veil_of(call.app.settings.redact, summary.message_type, call.principal.role):
+        return document
+    found = await call.app.backend.letters.get(summary.id)
+    shown = None if found is None else shown_of(call, found[0].message)
+    return document if shown is None else shown.document(document)
 
 
 async def show_letter(call: Call) -> Any:
     """Everything about one letter, with what the role may not see hidden."""
     view = await call.service.letter(call.path["letter_id"])
-    document = letter_view_document(view)
-    message = document["message"]
-    payload, headers = _hidden(call, view.letter.message)
-    body = _body_shown(view.letter.message.original_body, payload)
-    is_left_out = body is None
-    message["body"] = message["body"] if body is _AS_IT_IS else body
-    message["headers"] = redacted(message["headers"], headers, is_caseless=True)
-    message |= {"is_body_left_out": is_left_out, "is_redacted": bool(payload or headers)}
+    document, body = letter_view_document(view), view.letter.message.original_body
+    shown = shown_of(call, view.letter.message)
+    if shown is not None:
+        message = document.pop("message")
+        document = {**shown.document(document), "message": _message_shown(shown, message, body)}
+    is_left_out = len(body) > MAX_INLINE_BYTES
+    document["message"] |= {"is_body_left_out": is_left_out, "is_redacted": shown is not None}
+    if is_left_out:
+        document["message"]["body"] = None
     return document
 
 
-_AS_IT_IS: Final = object()
-
-
-def _hidden(call: Call, message: Message) -> tuple[Any, Any]:
-    paths = call.hidden(message.properties.type)
-    return paths_below(paths, "payload"), paths_below(paths, "headers")
-
-
-def _body_shown(body: bytes, hidden: Any) -> Any:
-    """What a document shows of a body; None: too long for it."""
-    if len(body) > MAX_INLINE_BYTES:
-        return None
-    return _redacted_body(body, hidden).decode("utf-8", "replace") if hidden else _AS_IT_IS
-
-
-def _redacted_body(body: bytes, hidden: Any) -> bytes:
-    """The body as JSON without what is hidden; all of it is hidden where it is no JSON."""
-    try:
-        return json.dumps(redacted(json.loads(body), hidden), ensure_ascii=False).encode("utf-8", "surrogatepass")
-    except (ValueError, RecursionError):
-        return REDACTED.encode()
+def _message_shown(shown: Shown, message: Any, body: bytes) -> Any:
+    exact = {name: message.pop(name) for name in ("headers", "properties", "body")}
+    as_it_is = shown.body(body) == body
+    return {
+        **shown.texts(message),
+        "headers": shown.header_document(exact["headers"]),
+        "properties": shown.texts(exact["properties"]),
+        "body": exact["body"] if as_it_is else shown.body(body).decode("utf-8", "replace"),
+    }
 
 
 async def letter_body(call: Call) -> Response:
     """The exact bytes, as a download that no browser opens as a page; redacted where a rule says so."""
     letter: Letter = (await call.service.letter(call.path["letter_id"])).letter
-    payload, _headers = _hidden(call, letter.message)
-    body = letter.message.original_body
+    shown, body = shown_of(call, letter.message), letter.message.original_body
     name = _UNSAFE.sub("_", letter.id)[:100]
     headers = {"content-disposition": f'attachment; filename="{name}.bin"'}
     return Response(
-        _redacted_body(body, payload) if payload else body,
-        headers={**headers, "redrive-redacted": "true" if payload else "false"},
+        body if shown is None else shown.body(body),
+        headers={**headers, "redrive-redacted": "false" if shown is None else "true"},
         media_type="application/octet-stream",
     )
 
 
 async def letter_stats(call: Call) -> Any:
     """Counts over a selection, and the largest groups."""
-    selection, top = call.query.selection(call.now), call.query.top
+    selection, top = refuse_hidden(call, call.query.selection(call.now)), call.query.top
     stats = await call.service.stats(selection, top=top, up_to=COUNTED)
     groups = await call.service.group_counts(selection, limit=top, up_to=COUNTED)
-    return stats_document(stats, groups, last_hour=await call.service.died_last_hour(selection))
+    last_hour = await call.service.died_last_hour(selection)
+    return as_shown(call, stats_document(stats, groups, last_hour=last_hour))
 
 
 async def review_letters(call: Call) -> Any:
@@ -103,5 +105,6 @@ async def restore_letters(call: Call) -> Any:
 
 async def _move(call: Call, to: ReviewState) -> Any:
     body = call.body
-    result = await call.service.review(body.chosen(call.now), to, actor=call.actor, note=body.note, limit=body.limit)
+    selection = refuse_hidden(call, body.chosen(call.now))
+    result = await call.service.review(selection, to, actor=call.actor, note=body.note, limit=body.limit)
     return review_document(result)

@@ -10,10 +10,11 @@ import msgspec
 from redrive.web.admin.answers import Problem
 from redrive.web.admin.operations import JSON, OPERATIONS, Operation
 from redrive.web.admin.problems import CODES, MEDIA_TYPE, STATUS_OF
+from redrive.web.admin.streams import LINES
 
 INTRO: Final = (
     "Dead letters, redrive jobs, queues and limits of one app. Every refusal is an RFC 9457 problem document whose "
-    "type ends in a stable code. Every POST takes an Idempotency-Key."
+    "type ends in a stable code. Every POST but an import, which may be repeated as it is, takes an Idempotency-Key."
 )
 _REF: Final = "#/components/schemas/{name}"
 _PROBLEM: Final = {MEDIA_TYPE: {"schema": {"$ref": "#/components/schemas/Problem"}}}
@@ -62,6 +63,8 @@ def _operation(row: Operation, by_type: dict[str, Any], components: dict[str, An
         "parameters": [*_path_parameters(row), *_query_parameters(row, components), *_header_parameters(row)],
         "responses": _responses(row, by_type),
     }
+    if row.takes_lines:
+        found["requestBody"] = {"required": False, "content": {LINES: {"schema": {"type": "string"}}}}
     if row.body is not None:
         found["requestBody"] = {"required": False, "content": {JSON: {"schema": by_type[repr(row.body)]}}}
     return found
@@ -88,7 +91,7 @@ def _without_null(schema: dict[str, Any]) -> dict[str, Any]:
 
 
 def _header_parameters(row: Operation) -> list[dict[str, Any]]:
-    if row.method == "POST":
+    if row.takes_key:
         text = 'A quoted string, e.g. "8e03978e-40d5": the same request with it is carried out once.'
         schema = {"type": "string", "pattern": '^"[a-zA-Z0-9_.:-]{1,200}"$'}
         return [{"name": "Idempotency-Key", "in": "header", "required": False, "description": text, "schema": schema}]

@@ -10,9 +10,23 @@ from dataclasses import dataclass
 from typing import Any, Final, TypeAlias
 
 from redrive.core.access import Role
-from redrive.web.admin import answers, groups, letters, parked, queues, redrives
+from redrive.web.admin import (
+    answers,
+    archives,
+    collecting,
+    groups,
+    letters,
+    parked,
+    queues,
+    redrives,
+    removing,
+    sending,
+    transfer,
+    writes,
+)
 from redrive.web.admin import requests as ask
 from redrive.web.admin.call import Call
+from redrive.web.admin.streams import LINES
 
 JSON: Final = "application/json"
 Run: TypeAlias = Callable[[Call], Awaitable[Any]]
@@ -21,7 +35,8 @@ Run: TypeAlias = Callable[[Call], Awaitable[Any]]
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Operation:
     """One row. `query` and `body` are what may be asked, `answer` is what comes (with `status`); `run` gives a JSON
-    document, or a whole response.
+    document, or a whole response. `takes_lines`: the body is JSON lines, read bit by bit; what they do must be
+    idempotent by itself.
     """
 
     name: str
@@ -36,11 +51,17 @@ class Operation:
     status: int = 200
     media_type: str = JSON
     is_write: bool = True
+    takes_lines: bool = False
 
     @property
     def is_audited(self) -> bool:
         """Whether it may change anything."""
         return self.method != "GET" and self.is_write
+
+    @property
+    def takes_key(self) -> bool:
+        """Whether an Idempotency-Key makes it happen once."""
+        return self.method == "POST" and not self.takes_lines
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -72,6 +93,7 @@ _JOB: Final = f"{_API}/jobs/{{job_id}}"
 _GROUP: Final = f"{_API}/groups/{{group}}"
 _QUEUE: Final = f"{_API}/queues/{{queue}}"
 _DLQ: Final = "/admin/dlq/queues"
+_ARCHIVE: Final = f"{_API}/archives/{{archive}}"
 _PARKED: Final[dict[str, Any]] = {"role": Role.ADMIN}
 
 OPERATIONS: Final[tuple[Operation, ...]] = (
@@ -118,6 +140,64 @@ OPERATIONS: Final[tuple[Operation, ...]] = (
         answers.Review,
         body=ask.ReviewBody,
         summary="Make closed letters pending again",
+    ),
+    _read(
+        f"{_API}/letters/export",
+        transfer.export_letters,
+        str,
+        query=ask.ExportQuery,
+        media_type=LINES,
+        role=Role.OPERATOR,
+        summary="Letters as JSON lines: whole, with their exact bytes",
+    ),
+    _act(
+        f"{_API}/letters/import",
+        transfer.import_letters,
+        answers.Loaded,
+        query=ask.ImportQuery,
+        body=None,
+        takes_lines=True,
+        role=Role.ADMIN,
+        summary="Store letters of JSON lines; those that are there stay as they are",
+    ),
+    _act(
+        f"{_API}/letters/prune",
+        removing.prune_letters,
+        answers.Pruned,
+        body=ask.PruneBody,
+        role=Role.ADMIN,
+        summary="Remove letters for good, into an archive or not",
+    ),
+    _act(
+        f"{_API}/letters/erase",
+        removing.erase_letters,
+        answers.Erased,
+        body=ask.EraseBody,
+        role=Role.ADMIN,
+        summary="Erase one person's letters, from store and archives",
+    ),
+    _read(
+        f"{_API}/archives",
+        archives.list_archives,
+        answers.ArchiveList,
+        role=Role.OPERATOR,
+        summary="Files of letters that were archived on this server",
+    ),
+    _read(
+        _ARCHIVE,
+        archives.read_archive,
+        str,
+        media_type=LINES,
+        role=Role.OPERATOR,
+        summary="One of them, as it is",
+    ),
+    _act(
+        f"{_ARCHIVE}/restore",
+        archives.restore_archive,
+        answers.Restored,
+        body=ask.RestoreBody,
+        role=Role.ADMIN,
+        summary="Load its letters into the store again; the file stays",
     ),
     _read(
         f"{_API}/groups",
@@ -213,6 +293,38 @@ OPERATIONS: Final[tuple[Operation, ...]] = (
         answers.Limits,
         body=ask.AsideBody,
         summary="Handle messages of tenants or keys again",
+    ),
+    _act(
+        f"{_QUEUE}/messages",
+        sending.publish_message,
+        answers.Sent,
+        body=ask.MessageBody,
+        summary="Send a message; answered once it is durable",
+    ),
+    _read(
+        f"{_QUEUE}/collectable",
+        collecting.list_collectable,
+        answers.Collectable,
+        query=ask.CollectQuery,
+        role=Role.OPERATOR,
+        summary="What messages of a broker's own dead-letter queue would become; nothing is taken",
+    ),
+    _act(
+        f"{_QUEUE}/collect",
+        collecting.collect_queue,
+        answers.Pass,
+        body=ask.CollectBody,
+        status=202,
+        summary="Take a broker's own dead letters into the store, until the queue is empty",
+    ),
+    _read(f"{_QUEUE}/collect", collecting.show_collect, answers.Pass, summary="How far the last such pass is"),
+    _read(
+        f"{_API}/audit",
+        writes.list_writes,
+        answers.WritePage,
+        query=ask.AuditQuery,
+        role=Role.ADMIN,
+        summary="Who wrote what over this API, newest first",
     ),
     _read(_DLQ, parked.list_parked, list[answers.Parked], summary="Queues of parked messages on RabbitMQ", **_PARKED),
     _read(

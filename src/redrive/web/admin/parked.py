@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from typing import Any
 
-from redrive.core.access import paths_below, redacted
+from redrive.core.access import REDACTED, paths_below, secrets_of, veil_of
 from redrive.core.live import SendBack
 from redrive.errors import NotFoundError, UnsupportedError
 from redrive.in_place import Place, look_document, peeked, sent_back, sent_back_document, standing_document, standings
 from redrive.runtime.app import Redrive
 from redrive.topologies import SCHEMES, Reach
 from redrive.web.admin.call import Call
+from redrive.web.admin.shown import Shown
 
 
 async def list_parked(call: Call) -> Any:
@@ -27,12 +28,24 @@ async def peek_parked(call: Call) -> Any:
     """The oldest, with all properties and the reason; nothing is taken and their order stays."""
     place, queue = _place(call), _known(call)
     document = look_document(await peeked(place, queue, limit=call.query.limit))
-    for message in document["messages"]:
-        paths = call.hidden(message["properties"].get("type"))
-        # Bodies here are of any system's messages: a rule on a part of one hides it whole.
-        message["body"] = redacted(message["body"], [()] if paths_below(paths, "payload") else [])
-        message["headers"] = redacted(message["headers"], paths_below(paths, "headers"), is_caseless=True)
+    document["messages"] = [_shown(call, each) for each in document["messages"]]
     return document
+
+
+def _shown(call: Call, message: Any) -> Any:
+    """Bodies here are of any system's messages: a rule on a part of one hides it whole, and the texts of its death."""
+    veil = veil_of(call.app.settings.redact, message["properties"].get("type"), call.principal.role)
+    if not veil:
+        return message
+    payload, headers = paths_below(veil.paths, "payload"), paths_below(veil.paths, "headers")
+    secrets = secrets_of(message["headers"], headers, is_caseless=True)
+    shown = Shown(veil=veil, headers=headers, secrets=frozenset(secrets), is_opaque=bool(payload))
+    return {
+        **shown.document({**message, "headers": None, "properties": None, "body": None}),
+        "headers": shown.header_document(message["headers"]),
+        "properties": shown.texts(message["properties"]),
+        "body": REDACTED if payload else shown.texts(message["body"]),
+    }
 
 
 async def redrive_parked(call: Call) -> Any:

@@ -42,6 +42,7 @@ CODES: Final[dict[str, tuple[int, str]]] = {
     "no_such_path": (404, "Nothing is there. Names in a path are percent-encoded, a slash in one is %2F."),
     "method_not_allowed": (405, "The path has other methods; `Allow` names them."),
     "key_in_use": (409, "The first request with this Idempotency-Key is still being carried out."),
+    "answer_elsewhere": (409, "It was carried out, and its answer is kept on another server. Look what it did."),
     "body_too_large": (413, "The body of the request is over its limit. Nothing was changed."),
     "unsupported_media_type": (415, "A body is `application/json`, in UTF-8."),
     "invalid": (422, "A field or parameter is unknown, missing, or holds what it cannot. Nothing was changed."),
@@ -50,6 +51,8 @@ CODES: Final[dict[str, tuple[int, str]]] = {
     "internal": (500, "A bug. What was to be done may be done or not: look before trying again."),
     "starting": (503, "The app is not open yet: its broker or store is away."),
     "too_many_streams": (503, "So many event streams are open already; ask for the job itself meanwhile."),
+    "too_many_passes": (503, "So many queues are being collected already; come again when one is done."),
+    "files_unavailable": (503, "A file or folder of this server cannot be read or written. What was done is done."),
     "keys_unavailable": (503, "The keys that tokens are signed with cannot be fetched now."),
 }
 """Code to status and meaning, of what no error of `redrive.errors` says."""

@@ -17,13 +17,13 @@ async def list_queues(call: Call) -> Any:
 
 async def show_queue(call: Call) -> Any:
     """One of them."""
-    name = await _known(call)
+    name = await known_queue(call)
     return next(queue_document(queue) for queue in await call.service.queues() if queue.queue == name)
 
 
 async def queue_tenants(call: Call) -> Any:
     """Where the tenants of a fair queue stand."""
-    name = await _known(call)
+    name = await known_queue(call)
     return standings_document(name, await call.service.standings(name))
 
 
@@ -34,36 +34,36 @@ async def list_limits(call: Call) -> Any:
 
 async def show_limits(call: Call) -> Any:
     """What people have changed of one queue; all of it null where nothing was."""
-    return control_view_document(await call.service.control(await _known(call)))
+    return control_view_document(await call.service.control(await known_queue(call)))
 
 
 async def set_limits(call: Call) -> Any:
     """Change these, leave the others; running workers follow within seconds."""
-    name, body = await _known(call), call.body
+    name, body = await known_queue(call), call.body
     control = await call.service.set_limits(name, batch=body.batch, rates=body.rates, actor=call.actor, note=body.note)
     return control_view_document(control)
 
 
 async def reset_limits(call: Call) -> Any:
     """The consumer's own word holds again."""
-    return control_view_document(await call.service.reset_limits(await _known(call), actor=call.actor))
+    return control_view_document(await call.service.reset_limits(await known_queue(call), actor=call.actor))
 
 
 async def pause_queue(call: Call) -> Any:
     """Nobody takes messages of it; what is in hand ends."""
-    name = await _known(call)
+    name = await known_queue(call)
     return control_view_document(await call.service.pause_queue(name, actor=call.actor, note=call.body.note))
 
 
 async def resume_queue(call: Call) -> Any:
     """Workers take messages of it again."""
-    name = await _known(call)
+    name = await known_queue(call)
     return control_view_document(await call.service.resume_queue(name, actor=call.actor, note=call.body.note))
 
 
 async def quarantine(call: Call) -> Any:
     """Messages of these become dead letters at their next start."""
-    name, body = await _known(call), call.body
+    name, body = await known_queue(call), call.body
     until = None if body.until is None else parse_instant(body.until, field="until")
     held = await call.service.quarantine(name, body.names(), until=until, actor=call.actor, note=body.note)
     return control_view_document(held)
@@ -71,12 +71,13 @@ async def quarantine(call: Call) -> Any:
 
 async def release(call: Call) -> Any:
     """Messages of these are handled again; what lies aside stays until it is redriven."""
-    name, body = await _known(call), call.body
+    name, body = await known_queue(call), call.body
     done = await call.service.release(name, body.names(), actor=call.actor, note=body.note)
     return control_view_document(done.control)
 
 
-async def _known(call: Call) -> str:
+async def known_queue(call: Call) -> str:
+    """The queue the path names. Raises `NotFoundError` where neither broker, app nor letters know it."""
     name = call.path["queue"]
     if name not in {queue.queue for queue in await call.service.queues()}:
         raise NotFoundError(f'There is no queue "{name}". Nothing was changed.')

@@ -7,6 +7,7 @@ from typing import Any
 
 from starlette.responses import JSONResponse, Response
 
+from redrive.core.access import REDACTED
 from redrive.core.letters.selection import Selection
 from redrive.core.redrive import JOB_TRANSITIONS, Job, JobEvent, JobState
 from redrive.core.refusals import code_of
@@ -19,13 +20,20 @@ from redrive.web.admin.call import Call
 from redrive.web.admin.names import encoded
 from redrive.web.admin.problems import refuse
 from redrive.web.admin.requests import JobBody
+from redrive.web.admin.shown import as_shown, job_as_shown, refuse_hidden, shown_of
 
 _WAITING = frozenset({JobState.STAGED, JobState.RUNNING})
 
 
 async def plan_job(call: Call) -> Any:
     """What a job would do; nothing is changed."""
-    return plan_document(await call.service.plan(call.body.chosen(call.now), call.body.job_options()))
+    plan = await call.service.plan(refuse_hidden(call, call.body.chosen(call.now)), call.body.job_options())
+    document = plan_document(plan)
+    for edit in document["edits"]:
+        found = await call.app.backend.letters.get(edit["id"])
+        if found is not None and shown_of(call, found[0].message) is not None:
+            edit["diff"] = [REDACTED]
+    return as_shown(call, document)
 
 
 async def create_job(call: Call) -> Response:
@@ -35,14 +43,14 @@ async def create_job(call: Call) -> Response:
     the same Idempotency-Key gets this job.
     """
     body, service = call.body, call.service
-    selection, options = body.chosen(call.now), body.job_options()
+    selection, options = refuse_hidden(call, body.chosen(call.now)), body.job_options()
     view = await service.redrive(
         selection, options, actor=call.actor, note=body.note, request_key=call.request_key, run=False
     )
     _check_same(view.job, replace(view.job, selection=redrivable(selection), options=options, note=body.note), body)
     if view.job.state in _WAITING and not view.job.owner:
         call.runners.start(_carry_out(call.app))
-    return JSONResponse(_document(view), 202, {"location": f"{call.root}/api/v1/jobs/{encoded(view.job.id)}"})
+    return JSONResponse(_document(call, view), 202, {"location": f"{call.root}/api/v1/jobs/{encoded(view.job.id)}"})
 
 
 async def _carry_out(app: Redrive) -> None:
@@ -67,12 +75,13 @@ def _since_ever(selection: Selection) -> Selection:
 
 async def list_jobs(call: Call) -> Any:
     """Newest first."""
-    return {"jobs": [_public(job_document(job)) for job in await call.service.jobs(limit=call.query.limit)]}
+    found = await call.service.jobs(limit=call.query.limit)
+    return {"jobs": [job_as_shown(call, _public(job_document(job))) for job in found]}
 
 
 async def show_job(call: Call) -> Any:
     """One job."""
-    return _document(await call.service.job(call.path["job_id"]))
+    return _document(call, await call.service.job(call.path["job_id"]))
 
 
 async def job_items(call: Call) -> Any:
@@ -96,17 +105,19 @@ async def job_items(call: Call) -> Any:
 async def job_events(call: Call) -> Response:
     """Progress, until the job has ended."""
     service, job_id = call.service, call.path["job_id"]
-    return await call.streams.of_job(lambda: service.job(job_id), last_id=call.last_event_id)
+    return await call.streams.of_job(
+        lambda: service.job(job_id), last_id=call.last_event_id, shown=lambda document: job_as_shown(call, document)
+    )
 
 
 async def abort_job(call: Call) -> Any:
     """Stop it; what is sent stays sent."""
-    return _document(await call.service.abort(call.path["job_id"], actor=call.actor, note=call.body.note))
+    return _document(call, await call.service.abort(call.path["job_id"], actor=call.actor, note=call.body.note))
 
 
 async def pause_job(call: Call) -> Any:
     """Hold it up until it is resumed; it keeps its letters."""
-    return _document(await call.service.pause(call.path["job_id"], actor=call.actor, note=call.body.note))
+    return _document(call, await call.service.pause(call.path["job_id"], actor=call.actor, note=call.body.note))
 
 
 async def resume_job(call: Call) -> Response:
@@ -116,13 +127,14 @@ async def resume_job(call: Call) -> Response:
     if JobEvent.START not in JOB_TRANSITIONS[view.job.state]:
         raise TransitionError(f"Job {job_id} is {view.job.state}: there is nothing to resume.")
     call.runners.start(service.resume(job_id))
-    return JSONResponse(_document(view), 202, {"location": f"{call.root}/api/v1/jobs/{encoded(job_id)}"})
+    return JSONResponse(_document(call, view), 202, {"location": f"{call.root}/api/v1/jobs/{encoded(job_id)}"})
 
 
-def _document(view: JobView) -> dict[str, Any]:
+def _document(call: Call, view: JobView) -> dict[str, Any]:
     found = job_view_document(view)
     _public(found["job"])
-    return found
+    shown: dict[str, Any] = job_as_shown(call, found)
+    return shown
 
 
 def _public(document: dict[str, Any]) -> dict[str, Any]:

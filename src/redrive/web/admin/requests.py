@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from typing import Annotated, Any, Final, Literal, TypeAlias
 from urllib.parse import parse_qsl
 
 import msgspec
 from msgspec import Meta, Struct
 
+from redrive.core.audit import WriteQuery
 from redrive.core.letters.filters import MAX_FILTER_CHARS, joined, parse
 from redrive.core.letters.groups import GroupState
 from redrive.core.letters.letter import ReviewState
@@ -20,6 +22,10 @@ from redrive.core.units import MAX_DELAY_MS, UnixMs, parse_instant
 from redrive.web.admin.problems import refuse
 
 MAX_IDS: Final = 1_000
+MAX_TEXT: Final = 1_048_576
+"""Characters of a body as text; the request it comes in has no more bytes."""
+MISSING: Final = msgspec.UNSET
+"""Not given; null is a value."""
 MAX_PARAMETERS: Final = 100
 MAX_QUERY_BYTES: Final = 16_384
 
@@ -193,6 +199,113 @@ class JobBody(Selected, frozen=True, kw_only=True):
         return JobOptions(**{**options, "edit": edit, "even_if": even_if})
 
 
+class AuditQuery(Struct, forbid_unknown_fields=True, frozen=True, kw_only=True):
+    """One page of what was written."""
+
+    actor: Name | None = None
+    operation: Name | None = None
+    target: Name | None = None
+    since: Instant | None = None
+    until: Instant | None = None
+    limit: Limit = 50
+    cursor: Annotated[str, Meta(min_length=1, max_length=200)] | None = None
+
+    def wanted(self) -> WriteQuery:
+        """As the service takes it. Raises `ConfigurationError` for a time that is none."""
+        return WriteQuery(
+            actor=self.actor,
+            operation=self.operation,
+            target=self.target,
+            since=_instant(self.since, "since"),
+            until=_instant(self.until, "until"),
+        )
+
+
+class PruneBody(Selected, frozen=True, kw_only=True):
+    """Remove letters for good. `older_than_ms`: only those dead for longer. `archive`: write them into the archive
+    folder of this server first.
+    """
+
+    limit: Count | None = None
+    older_than_ms: Annotated[int, Meta(ge=0, le=MAX_DELAY_MS)] | None = None
+    archive: bool = False
+    dry_run: bool = False
+
+    def older(self, now: UnixMs) -> Selection:
+        """The selection, narrowed to letters that old. Refused where nothing restricts it and `all` is not said."""
+        age_ms = self.older_than_ms
+        found = self.selection.selection(now) if age_ms is not None else self.chosen(now)
+        if age_ms is None:
+            return found
+        until = now - age_ms
+        return replace(found, until=until if found.until is None else min(until, found.until))
+
+
+class EraseBody(Struct, forbid_unknown_fields=True, frozen=True, kw_only=True):
+    """Whose letters to erase. `headers`: each with this value as text."""
+
+    selection: Filters = Filters()
+    headers: Annotated[dict[Name, Text], Meta(max_length=20)] = {}
+    dry_run: bool = False
+
+    def person(self, now: UnixMs) -> Selection:
+        """As the service takes it."""
+        found = self.selection.selection(now)
+        return replace(found, headers=(*found.headers, *self.headers.items()))
+
+
+class ExportQuery(Filters, frozen=True, kw_only=True):
+    """Letters to export."""
+
+    limit: Count | None = None
+
+
+class ImportQuery(Struct, forbid_unknown_fields=True, frozen=True, kw_only=True):
+    """Whether to store what comes, or only to look at it."""
+
+    dry_run: bool = False
+
+
+class RestoreBody(Struct, forbid_unknown_fields=True, frozen=True, kw_only=True):
+    """Load an archive again."""
+
+    dry_run: bool = False
+
+
+class CollectBody(Struct, forbid_unknown_fields=True, frozen=True, kw_only=True):
+    """At most so many messages; `from_queue`: where those came from that do not say it."""
+
+    limit: Count | None = None
+    from_queue: Annotated[str, Meta(min_length=1, max_length=255)] | None = None
+
+
+class CollectQuery(Struct, forbid_unknown_fields=True, frozen=True, kw_only=True):
+    """The first messages of a dead-letter queue, as letters."""
+
+    limit: Limit = 20
+    from_queue: Annotated[str, Meta(min_length=1, max_length=255)] | None = None
+
+
+class MessageBody(Struct, forbid_unknown_fields=True, frozen=True, kw_only=True):
+    """A message: either `payload`, any JSON value, or `body`, exactly these bytes: text, or {"$bytes": base64}.
+    `headers` of other kinds than JSON has: {"$time": …}, {"$bytes": …}, {"$decimal": …}.
+    """
+
+    payload: Any = MISSING
+    body: Annotated[str, Meta(max_length=MAX_TEXT)] | dict[str, str] | None = None
+    content_type: Name | None = None
+    key: Name | None = None
+    message_id: Name | None = None
+    tenant: Name | None = None
+    priority: Annotated[int, Meta(ge=0, le=2_097_151)] | None = None
+    headers: Annotated[dict[str, Any], Meta(max_length=1_000)] = {}
+    type: Name | None = None
+    delay_ms: Annotated[int, Meta(ge=0, le=MAX_DELAY_MS)] | None = None
+    ttl_ms: Annotated[int, Meta(ge=0, le=MAX_DELAY_MS)] | None = None
+    once: bool = False
+    exchange: Annotated[str, Meta(max_length=255)] = ""
+
+
 class NoteBody(Struct, forbid_unknown_fields=True, frozen=True, kw_only=True):
     """Why."""
 
@@ -257,9 +370,10 @@ def body_of(raw: bytes, kind: type[Any]) -> Any:
     return checked(found, kind)
 
 
-def checked(value: Any, kind: type[Any], *, is_text: bool = False) -> Any:
+def checked(value: Any, kind: type[Any], *, is_text: bool = False, allows_nul: bool = False) -> Any:
     """The value as this struct. `is_text`: numbers and truths come as text. Raises `Refused`."""
-    refuse_nul(value)
+    if not allows_nul:
+        refuse_nul(value)
     try:
         return msgspec.convert(value, kind, strict=not is_text)
     except (msgspec.ValidationError, RecursionError) as error:
@@ -273,6 +387,6 @@ def refuse_nul(value: Any) -> None:
 
 
 _LISTS: Final[dict[type[Any], frozenset[str]]] = {
-    kind: frozenset({"ids", "state"}) for kind in (Filters, LettersQuery, StatsQuery, GroupsQuery)
+    kind: frozenset({"ids", "state"}) for kind in (Filters, LettersQuery, StatsQuery, GroupsQuery, ExportQuery)
 }
 """Parameters that may be given several times."""

@@ -1,4 +1,4 @@
-"""Progress of a redrive job as server-sent events.
+"""Answers that come bit by bit: letters as JSON lines, and progress of a redrive job as server-sent events.
 
 `progress` holds the job, sent when it has changed; its last is `end`, and the stream ends. The id of an event stands
 for what the job looked like then: whoever comes back with `Last-Event-ID` is told only what it has not seen, and 204
@@ -32,9 +32,15 @@ MAX_STREAMS: Final = 64
 MAX_STREAM_MS: Final[Millis] = 3_600_000
 """Then it ends, and the client comes back with its `Last-Event-ID`."""
 
+LINES: Final = "application/x-ndjson"
 ENDED: Final = frozenset({JobState.DONE, JobState.ABORTED, JobState.FAILED})
 
 Look = Callable[[], Awaitable[JobView]]
+ShownAs = Callable[[dict[str, Any]], dict[str, Any]]
+
+
+class BrokenOffError(Exception):
+    """Ends an answer that is not whole, so that nobody takes it for one."""
 
 
 @dataclass(slots=True)
@@ -45,19 +51,37 @@ class Streams:
     open: set[object] = field(default_factory=set)
     is_stopping: bool = False
 
-    async def of_job(self, look: Look, *, last_id: str | None) -> Response:
-        """The answer. Raises what looking for the job raises, and `Refused` where too many are open."""
+    async def of_job(self, look: Look, *, last_id: str | None, shown: ShownAs = dict) -> Response:
+        """The answer; `shown`: a job as who asks sees it. Raises what looking for the job raises, and `Refused` where
+        too many are open.
+        """
         first = await look()
         if first.job.state in ENDED and last_id == _id(first):
             return Response(status_code=204)
+        return self._opened(self._events(look, last_id, shown), "text/event-stream", **{"x-accel-buffering": "no"})
+
+    def of_lines(self, lines: AsyncIterator[bytes], *, name: str) -> Response:
+        """JSON lines as a download. Where they break off, or the server stops, the connection does too: a client that
+        was told of an end has them all. Raises `Refused` where too many streams are open.
+        """
+        headers = {"content-disposition": f'attachment; filename="{name}"'}
+        return self._opened(self._whole(lines), LINES, **headers)
+
+    async def _whole(self, lines: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
+        async for line in lines:
+            if self.is_stopping:
+                raise BrokenOffError("The server stops.")
+            yield line
+
+    def _opened(self, content: AsyncIterator[bytes], media_type: str, **headers: str) -> Response:
         if len(self.open) >= MAX_STREAMS or self.is_stopping:
             raise refuse("too_many_streams")
         ticket = object()
         # Counted before the answer begins: those who come at once must not all pass the check above.
         self.open.add(ticket)
-        return _Stream(self._events(look, last_id), on_end=lambda: self.open.discard(ticket))
+        return _Stream(content, media_type, headers=headers, on_end=lambda: self.open.discard(ticket))
 
-    async def _events(self, look: Look, last_id: str | None) -> AsyncIterator[bytes]:
+    async def _events(self, look: Look, last_id: str | None, shown: ShownAs) -> AsyncIterator[bytes]:
         seen, silent_ms, spent_ms = last_id, 0, 0
         yield b"retry: 2000\n\n"
         while not self.is_stopping and spent_ms < MAX_STREAM_MS:
@@ -69,7 +93,7 @@ class Streams:
             is_over = view.job.state in ENDED
             if _id(view) != seen or is_over:
                 seen, silent_ms = _id(view), 0
-                yield _event("end" if is_over else "progress", seen, public_job(view))
+                yield _event("end" if is_over else "progress", seen, shown(public_job(view)))
             if is_over:
                 return
             if silent_ms >= HEARTBEAT_MS:
@@ -82,9 +106,10 @@ class Streams:
 class _Stream(StreamingResponse):
     """Gives its place back however it ends, also where it never began."""
 
-    def __init__(self, content: AsyncIterator[bytes], *, on_end: Callable[[], None]) -> None:
-        headers = {"x-accel-buffering": "no"}
-        super().__init__(content, media_type="text/event-stream", headers=headers)
+    def __init__(
+        self, content: AsyncIterator[bytes], media_type: str, *, headers: dict[str, str], on_end: Callable[[], None]
+    ) -> None:
+        super().__init__(content, media_type=media_type, headers=headers)
         self._on_end = on_end
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:

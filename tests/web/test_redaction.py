@@ -1,0 +1,211 @@
+"""What a role may not see it sees nowhere: bodies, headers, errors, lists, groups, jobs, diffs, refusals, exports."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from redrive.core.access import REDACTED, RedactRule, Role
+from redrive.core.message import Properties
+from redrive.core.settlement import Reason
+from redrive.runtime.app import Redrive
+from redrive.testing.samples import QUEUE, attempt, letter, message
+from tests.web.conftest import DIED_AT, Api, code
+
+CARD, NAME, PIN, AUTH, MAIL = "4111111111111111", "Ann O'Neill", 73, "Basic c2VjcmV0", "ann@example.org"
+SECRETS = (CARD, "Neill", AUTH, MAIL)
+RULES = (
+    RedactRule(type="pay.*", fields=("payload.card", "payload/by.name", "headers.Authorization")),
+    RedactRule(patterns=(r"[a-z.]+@[a-z.]+",)),
+)
+BODY = json.dumps({"card": {"no": int(CARD), "pin": PIN}, "by.name": NAME, "mail": MAIL, "n": 1}).encode()
+TEXT = f"card {CARD} of {NAME!r} declined for {MAIL}, pin {PIN} wrong, {AUTH}"
+
+
+def paid(name: str = "dl_1") -> Any:
+    return letter(
+        name,
+        died_at=DIED_AT,
+        message=message(
+            f"m-{name}",
+            body=BODY,
+            headers={"authorization": AUTH, "to": MAIL},
+            properties=Properties(type="pay.done", reply_to=MAIL),
+        ),
+        reason=Reason(code="VALIDATION_FAILED", text=TEXT),
+        group_title=f"ValueError: {TEXT}",
+        history=(attempt(error_text=TEXT, traceback=f"Traceback\n  charge({NAME!r}, {CARD})\nValueError: {TEXT}\n"),),
+    )
+
+
+@pytest.fixture
+def redact() -> tuple[RedactRule, ...]:
+    return RULES
+
+
+def leaked(text: str) -> Iterator[str]:
+    for secret in SECRETS:
+        if secret in text or json.dumps(secret)[1:-1] in text:
+            yield secret
+    if f"pin {PIN}" in text or f'"pin": {PIN}' in text:
+        yield "pin"
+
+
+PATHS = (
+    "/api/v1/letters",
+    "/api/v1/letters?filter=type:pay.done",
+    "/api/v1/letters/dl_1",
+    "/api/v1/letters/dl_1/body",
+)
+
+
+@pytest.mark.parametrize("path", PATHS)
+async def test_a_letter_is_shown_without_what_is_hidden(api: Api, app: Redrive, path: str) -> None:
+    await app.backend.letters.put([paid()])
+
+    viewer, operator = (await api.get(path)).text, (await api.get(path, Role.OPERATOR)).text
+
+    assert [] == list(leaked(viewer))
+    assert REDACTED in viewer
+    assert CARD in operator
+    assert REDACTED not in operator
+
+
+async def test_what_is_not_hidden_stays_readable(api: Api, app: Redrive) -> None:
+    await app.backend.letters.put([paid(), letter("dl_2", died_at=DIED_AT + 1)])
+
+    shown = (await api.get("/api/v1/letters/dl_1")).json()
+    other = (await api.get("/api/v1/letters/dl_2")).json()
+    body = json.loads(shown["message"]["body"])
+
+    assert {"card": REDACTED, "by.name": REDACTED, "mail": REDACTED, "n": 1} == body
+    assert {"authorization": REDACTED, "to": REDACTED} == shown["message"]["headers"]
+    assert f"card {REDACTED} of '{REDACTED}' declined" in shown["reason_text"].replace('"', "'")
+    assert ("dl_1", "fp-1", QUEUE) == (shown["id"], shown["group"], shown["queue"])
+    assert "Traceback\n" in shown["history"][0]["traceback"]
+    assert (True, True) == (shown["message"]["is_redacted"], other["message"]["is_redacted"])
+    assert '{"n": 1}' == other["message"]["body"]
+
+
+async def test_the_rules_are_those_of_the_role_and_the_type(api: Api, app: Redrive) -> None:
+    await app.backend.letters.put([paid(), letter("dl_2", died_at=DIED_AT + 1, reason=Reason(code="X", text=TEXT))])
+
+    listed = {each["id"]: each["reason_text"] for each in (await api.get("/api/v1/letters")).json()["letters"]}
+
+    assert CARD in listed["dl_2"]  # of another type: only the pattern holds
+    assert MAIL not in listed["dl_2"]
+    assert TEXT == (await api.get("/api/v1/letters/dl_2", Role.ADMIN)).json()["reason_text"]
+
+
+async def test_groups_and_counts_follow_the_patterns(api: Api, app: Redrive) -> None:
+    await app.backend.letters.put([paid()])
+    [group] = (await api.get("/api/v1/groups")).json()["groups"]
+    one = await api.get(f"/api/v1/groups/{group['group']}")
+    counts = await api.get("/api/v1/stats")
+
+    for text in (json.dumps(group), one.text, counts.text):
+        assert MAIL not in text
+        assert "ValueError" in text
+    assert MAIL in (await api.get("/api/v1/groups", Role.OPERATOR)).text
+
+
+@pytest.mark.parametrize("redact", [(RedactRule(fields=("error",)),)])
+async def test_what_was_made_of_errors_can_be_hidden_whole(api: Api, app: Redrive) -> None:
+    await app.backend.letters.put([paid()])
+
+    shown = (await api.get("/api/v1/letters/dl_1")).json()
+    [group] = (await api.get("/api/v1/groups")).json()["groups"]
+    [listed] = (await api.get("/api/v1/letters")).json()["letters"]
+
+    assert [REDACTED] * 5 == [
+        shown["reason_text"],
+        shown["history"][0]["error_text"],
+        shown["history"][0]["traceback"],
+        group["title"],
+        listed["group_title"],
+    ]
+    assert BODY.decode() == shown["message"]["body"]
+
+
+async def test_a_body_that_cannot_be_looked_into_hides_the_texts_about_it(api: Api, app: Redrive) -> None:
+    odd = message("m-1", body=f"card={CARD}".encode(), properties=Properties(type="pay.done"))
+    await app.backend.letters.put([letter("dl_1", died_at=DIED_AT, message=odd, reason=Reason(code="X", text=TEXT))])
+
+    shown = (await api.get("/api/v1/letters/dl_1")).json()
+
+    assert [REDACTED] * 2 == [shown["reason_text"], shown["message"]["body"]]
+    assert CARD not in (await api.get("/api/v1/letters")).text
+
+
+async def test_of_two_equal_names_none_is_shown(api: Api, app: Redrive) -> None:
+    twice = b'{"a": {"card": "' + CARD.encode() + b'"}, "a": 1, "mail": "' + MAIL.encode() + b'", "mail": ""}'
+    odd = message("m-1", body=twice, properties=Properties(type="pay.done"))
+    plain = message("m-2", body=twice)
+    await app.backend.letters.put([letter("dl_1", message=odd), letter("dl_2", message=plain)])
+
+    assert CARD not in (await api.get("/api/v1/letters/dl_1/body")).text
+    assert MAIL not in (await api.get("/api/v1/letters/dl_2/body")).text
+
+
+async def test_a_job_echoes_no_filter_and_no_edit(api: Api, app: Redrive) -> None:
+    await app.backend.letters.put([paid()])
+    edit = [{"op": "replace", "path": "/card/no", "value": CARD}]
+    ask = {"selection": {"text": MAIL}, "options": {"edit": edit}, "note": f"for {MAIL}"}
+
+    planned = await api.post("/api/v1/jobs/plan", ask, role=Role.VIEWER)
+    made = await api.post("/api/v1/jobs", ask)
+    job = made.json()["job"]["id"]
+    seen = [
+        planned.text,
+        (await api.get("/api/v1/jobs")).text,
+        (await api.get(f"/api/v1/jobs/{job}")).text,
+        (await api.get(f"/api/v1/jobs/{job}/items")).text,
+    ]
+
+    assert [] == [secret for text in seen for secret in leaked(text)]
+    assert [REDACTED] == planned.json()["edits"][0]["diff"]
+    assert CARD in made.text
+
+
+async def test_a_refusal_echoes_nothing(api: Api) -> None:
+    answer = await api.get(f"/api/v1/letters/{MAIL}")
+
+    assert 404 == code(answer)[0]
+    assert MAIL not in answer.text
+    assert MAIL in (await api.get(f"/api/v1/letters/{MAIL}", Role.OPERATOR)).text
+
+
+@pytest.mark.parametrize("path", ["/api/v1/letters", "/api/v1/stats"])
+async def test_who_may_not_see_a_header_cannot_ask_for_its_value(api: Api, app: Redrive, path: str) -> None:
+    await app.backend.letters.put([paid()])
+    line = {"filter": f'header:"AUTHORIZATION={AUTH}"'}
+
+    assert (403, "forbidden") == code(await api.get(path, params=line))
+    assert 200 == (await api.get(path, Role.OPERATOR, params=line)).status_code
+    assert 200 == (await api.get(path, params={"filter": "header:to=x"})).status_code
+
+
+@pytest.mark.parametrize(
+    "redact", [tuple(RedactRule(type=r.type, role=Role.OPERATOR, fields=r.fields, patterns=r.patterns) for r in RULES)]
+)
+async def test_exports_archives_and_what_is_collectable_follow_the_rules(api: Api, app: Redrive) -> None:
+    await app.backend.letters.put([paid()])
+    await app.publish(
+        "old.dead",
+        json.loads(BODY),
+        type="pay.done",
+        headers={"x-exception-message": TEXT, "x-exception-stacktrace": TEXT, "Authorization": AUTH},
+    )
+    found = await api.get("/api/v1/queues/old.dead/collectable", Role.OPERATOR)
+    export = await api.get("/api/v1/letters/export", Role.OPERATOR)
+    prune = {"all": True, "archive": True}
+    file = (await api.post("/api/v1/letters/prune", prune, role=Role.ADMIN)).json()["archive"]
+    archive = await api.get(f"/api/v1/archives/{file}", Role.OPERATOR)
+
+    assert [] == [secret for answer in (found, export, archive) for secret in leaked(answer.text)]
+    assert REDACTED in found.json()["letters"][0]["reason_text"]
+    assert ["dl_1"] * 2 == [json.loads(answer.content)["id"] for answer in (export, archive)]
+    assert [] == [line for line in (await api.get(f"/api/v1/archives/{file}", Role.ADMIN)).text if REDACTED in line]

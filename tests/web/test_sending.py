@@ -1,0 +1,124 @@
+"""A message sent over HTTP is the one that is handled: exact bytes, every kind of header, once for each key."""
+
+from __future__ import annotations
+
+import base64
+from typing import Any
+
+import pytest
+
+from redrive.core.access import Role
+from redrive.runtime.app import Redrive
+from redrive.testing.samples import QUEUE
+from redrive.web.admin.keys import request_key
+from tests.web.conftest import Api, code
+
+PATH = f"/api/v1/queues/{QUEUE}/messages"
+
+
+async def taken(app: Redrive) -> list[Any]:
+    found = await app.backend.broker.receive(QUEUE, limit=10, lease_ms=60_000, worker="w1", wait_ms=0)
+    return [each.message for each in found]
+
+
+async def test_everything_asked_for_is_in_the_message(api: Api, app: Redrive) -> None:
+    asked = {
+        "payload": {"id": 1},
+        "key": "order-1",
+        "message_id": "m-1",
+        "tenant": "acme",
+        "priority": 3,
+        "type": "order.created",
+        "headers": {"region": "eu", "at": {"$time": "2026-01-31T12:00:00Z"}, "raw": {"$bytes": "/w=="}},
+        "ttl_ms": 60_000,
+    }
+
+    answer = await api.post(PATH, asked)
+    [message] = await taken(app)
+
+    assert {"queue": QUEUE, "published": 1, "duplicates": 0, "conflicts": 0, "message_id": "m-1"} == answer.json()
+    assert (b'{"id":1}', "application/json") == (message.body, message.content_type)
+    assert ("m-1", "order-1", "acme", 3) == (message.id, message.key, message.tenant, message.priority)
+    assert ("order.created", 60_000) == (message.properties.type, message.expires_at - message.published_at)
+    assert ("eu", b"\xff", 2026) == (
+        message.headers["region"],
+        message.headers["raw"],
+        message.headers["at"].year,
+    )
+
+
+@pytest.mark.parametrize(
+    ("given", "content", "content_type"),
+    [
+        ({"payload": None}, b"null", "application/json"),
+        ({"payload": ""}, b'""', "application/json"),
+        ({"body": ' {"a" : 1} ', "content_type": "application/json"}, b' {"a" : 1} ', "application/json"),
+        ({"body": ""}, b"", "text/plain; charset=utf-8"),
+        ({"body": {"$bytes": base64.b64encode(bytes(range(256))).decode()}}, bytes(range(256)), None),
+    ],
+)
+async def test_a_body_is_sent_byte_for_byte(
+    api: Api, app: Redrive, given: dict[str, Any], content: bytes, content_type: str | None
+) -> None:
+    assert 200 == (await api.post(PATH, given)).status_code
+
+    [message] = await taken(app)
+    assert (content, content_type) == (message.body, message.content_type)
+
+
+@pytest.mark.parametrize(
+    "given",
+    [
+        {},
+        {"payload": 1, "body": "1"},
+        {"payload": 1, "once": True},
+        {"payload": 1, "priority": -1},
+        {"payload": 1, "headers": {"a": {"$time": "soon"}}},
+        {"body": {"$bytes": "no base64"}},
+        {"body": {"bytes": ""}},
+        {"payload": 1, "delay": "5s"},
+    ],
+)
+async def test_what_cannot_be_sent_is_refused_and_nothing_goes_out(api: Api, app: Redrive, given: Any) -> None:
+    assert 422 == code(await api.post(PATH, given))[0]
+    assert [] == await taken(app)
+
+
+async def test_a_queue_nobody_knows_gets_no_message(api: Api, app: Redrive) -> None:
+    answer = await api.post("/api/v1/queues/ordres/messages", {"payload": 1})
+
+    assert 404 == code(answer)[0]
+    assert "ordres" not in {depth.queue for depth in await app.backend.broker.depths(["ordres"])}
+
+
+async def test_a_message_that_waits_is_not_handed_out(api: Api, app: Redrive) -> None:
+    await api.post(PATH, {"payload": 1, "delay_ms": 5_000})
+
+    assert [] == await taken(app)
+
+
+async def test_once_sends_only_what_the_queue_does_not_know(api: Api, app: Redrive) -> None:
+    asked = {"payload": 1, "key": "order-1", "once": True}
+
+    first, second = (await api.post(PATH, asked)).json(), (await api.post(PATH, asked)).json()
+
+    assert [(1, 0), (0, 1)] == [(each["published"], each["duplicates"]) for each in (first, second)]
+    assert 1 == len(await taken(app))
+
+
+async def test_the_same_idempotency_key_sends_once(api: Api, app: Redrive) -> None:
+    headers = {"idempotency-key": '"k-1"'}
+
+    answers = [await api.post(PATH, {"payload": 1}, headers=headers) for _ in range(2)]
+    other = await api.post(PATH, {"payload": 2}, headers=headers)
+    [message] = await taken(app)
+
+    assert answers[0].json() == answers[1].json()
+    assert (422, "key_reused") == code(other)
+    # Also a repeat that was not told of the first is the same message to its consumer.
+    assert message.id == message.key == answers[0].json()["message_id"] == request_key("operator-ann", "k-1")
+
+
+async def test_a_viewer_sends_nothing(api: Api, app: Redrive) -> None:
+    assert (403, "forbidden") == code(await api.post(PATH, {"payload": 1}, role=Role.VIEWER))
+    assert [] == await taken(app)
