@@ -196,6 +196,7 @@ async def test_a_page_that_no_index_helps_ends_early_and_the_walk_sees_all(
     postgres: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("redrive.postgres.search.LOOK_AT", 4)
+    monkeypatch.setattr("redrive.postgres.search.FEW", 0)
     letters = PostgresLetterStore(Database(postgres))
     await letters.open()
     names = [f"{'odd' if number % 7 == 0 else 'plain'}-{number}" for number in range(30)]
