@@ -36,6 +36,7 @@ from redrive.core.delivery import DeliveryState
 from redrive.core.letters.letter import AttemptOutcome
 from redrive.core.message import Message
 from redrive.core.policy.control import Control
+from redrive.core.policy.fair import Fair
 from redrive.core.ports import End, Taken
 from redrive.core.signals import Requeue, Signal
 from redrive.core.topology.model import EMPTY
@@ -79,25 +80,25 @@ class Pipeline:
         self.consumer = consumer
         self.ledger = app.backend.ledger
         self.loop = asyncio.get_running_loop()
-        # What a handler sets in its context must reach neither the pump it causes nor the next handler.
+        # What a handler sets must reach neither the pump it causes nor the next handler.
         self.context = contextvars.copy_context()
         self.in_hand: dict[int, Delivery] = {}
         self._clock = app.clock
         self._events = app.events
         self._gate = gate
         self._worker = worker
-        has_exchanges = app.backend.features.exchanges
         self._endings = Endings(
             consumer,
             system=app.name,
             version=app.version,
             clock=app.clock,
             worker=worker,
-            topology=app.wired_topology() if has_exchanges else EMPTY,
+            topology=app.wired_topology() if app.backend.features.exchanges else EMPTY,
         )
         self._throttle = Throttle(consumer, app.clock, app.events, shares_rate=app.backend.features.shared_rates)
-        # After the ends where it is one write with them or they may give it room. Else only a take is waited for.
-        takes_last = self.ledger.features.atomic or (consumer.fair is not None and consumer.fair.has_concurrency)
+        # A take goes after ends that it may share a write with or that give it room. Else only a take is waited for.
+        features, fair = self.ledger.features, consumer.fair or Fair()
+        takes_last = features.atomic or not features.counts_starts or fair.has_concurrency
         self._steps = (self._flush, self._start_take) if takes_last else (self._start_take, self._flush)
         self._runner = _RUNNERS[consumer.kind](self)
         self._processed: list[Processed] = []
@@ -407,8 +408,7 @@ class Pipeline:
             self._late(delivery, None)
             return
         if self.consumer.http_status and result is not None:
-            now = self._clock.now()
-            outcome = self._endings.returned_status(result, now)
+            outcome = self._endings.returned_status(result, self._clock.now())
             if outcome is not None:
                 self._fail(delivery, outcome, None)
                 return
