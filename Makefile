@@ -72,8 +72,9 @@ bench: setup servers
 
 campaign: setup servers
 	$(BIN)/python -m campaign $(CAMPAIGN_ARGS)
-	REDRIVE_TEST_LETTERS=1000000 $(BIN)/python -m pytest -q tests/service/test_many_letters.py \
-		tests/service/test_many_filters.py
+	REDRIVE_TEST_LETTERS=1000000 REDRIVE_TEST_MONGODB_LETTERS=20000 $(BIN)/python -m pytest -q -s \
+		tests/service/test_many_letters.py tests/service/test_many_filters.py tests/postgres/test_many_letters.py \
+		tests/mongodb/test_many_letters.py
 
 docs: setup
 	$(BIN)/python -m docs.generate
