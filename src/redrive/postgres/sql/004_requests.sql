@@ -1,5 +1,5 @@
 -- Who wrote what over the admin API, and what was answered to each Idempotency-Key (core/audit.py). Additive: a redrive
--- that knows only 001 keeps neither. id sorts by time; status is NULL while the result is not known.
+-- that knows only 001 to 003 keeps neither. id sorts by time; status is NULL while the result is not known.
 
 CREATE TABLE @write (
     id text COLLATE "C" PRIMARY KEY,
