@@ -88,7 +88,7 @@ def compared(document: dict[str, Any]) -> dict[str, Any]:
     if "expiresAt" in fields:
         fields["expiresAt"] = round((instant(fields["expiresAt"]) - began) / DAY, 3)
     for entry in fields.get("attemptHistory", ()):
-        entry["at"] = instant(entry["at"]) - began
+        entry["at"] = "before" if timedelta() <= began - instant(entry["at"]) < timedelta(seconds=10) else entry["at"]
         entry["durationMs"] = type(entry["durationMs"])
     return fields
 

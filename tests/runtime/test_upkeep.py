@@ -55,6 +55,32 @@ async def test_expired_claims_and_closed_letters_are_pruned_and_open_letters_sta
         assert await app.backend.claims.get("orders", "m-1") is None
 
 
+async def test_a_duty_that_fails_for_an_unknown_reason_is_told_and_stops_no_other(app: Redrive) -> None:
+    @app.consumer("orders", retry=Retry(max_attempts=1))
+    async def handle(order: dict[str, Any]) -> None:
+        raise ConnectionError("always")
+
+    told = Told(app)
+    async with working(app):
+        jobs = app.backend.jobs
+        real, failures = jobs.acquire, iter([KeyError("a bug")])
+
+        async def acquire(*arguments: Any, **named: Any) -> Any:
+            for error in failures:
+                raise error
+            return await real(*arguments, **named)
+
+        jobs.acquire = acquire  # type: ignore[method-assign]
+        await told.until("upkeep.failed")
+        await app.publish("orders", {"n": 1}, message_id="m-1")
+        await told.until("delivery.dead_lettered")
+        await Service(app).redrive(Selection(queue="orders"), actor="test", run=False)
+        await told.until("delivery.dead_lettered", 2)
+
+    (failed,) = told.named("upkeep.failed")
+    assert {"duty": "resume_jobs", "error_text": "KeyError('a bug')"}.items() <= failed.items()
+
+
 async def are_past_their_time(app: Redrive, letter: Letter) -> bool:
     """This letter and the claim of `m-1`; the worker's own upkeep may have pruned that by then."""
     record = await app.backend.claims.get("orders", "m-1")

@@ -90,6 +90,15 @@ async def test_a_letter_whose_key_is_forgotten_is_sent_only_when_told(
     assert (1, {}) == (told.job.counts.sent, told.refusals)
 
 
+async def test_where_nothing_is_staged_nothing_else_is_judged(app: Redrive, service: Service) -> None:
+    """Letters of one key lie open beside it: none of them is this job's."""
+    await put_of_keys(app, "aab")
+
+    nobody = await service.redrive(Selection(queue=QUEUE, tenant="nobody"), actor="ann")
+
+    assert (JobState.DONE, 0, {}) == (nobody.job.state, nobody.job.counts.selected, nobody.refusals)
+
+
 async def test_a_collected_letter_goes_to_whoever_consumes_there_and_was_never_known_to_us(
     app: Redrive, service: Service, clock: FakeClock
 ) -> None:

@@ -211,6 +211,29 @@ async def test_a_disk_that_refuses_is_told_to_those_who_waited_for_it_alone(
     assert () == check(path).problems
 
 
+async def test_a_disk_that_refuses_when_nobody_waits_is_told_to_who_waits_next(
+    live_file: SqliteFile, live_ledger: SqliteLedger, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    real = log_sync._SYNC
+    failures = iter([OSError(5, os.strerror(5))])
+    has_failed = threading.Event()
+
+    def sync(handle: int) -> None:
+        for error in failures:
+            has_failed.set()
+            raise error
+        real(handle)
+
+    monkeypatch.setattr(log_sync, "_SYNC", sync)
+    (verdict,) = await SqliteClaimStore(live_file).claim([(QUEUE, "k")], lease_ms=LEASE_MS, owner="w1")
+    assert isinstance(verdict, Acquired)
+    assert await asyncio.to_thread(has_failed.wait, PATIENCE_S)
+
+    with pytest.raises(BrokerUnavailableError, match="the disk did not take it"):
+        await live_ledger.publish(many(1))
+    await live_ledger.publish(many(1, start=1))
+
+
 async def test_the_log_is_found_where_links_lead(tmp_path: Path) -> None:
     (tmp_path / "real").mkdir()
     link = tmp_path / "link.db"

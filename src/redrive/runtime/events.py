@@ -461,6 +461,11 @@ EVENTS: Final[Mapping[str, EventType]] = {
         text="What people want of the queues cannot be read: the consumers start by their own word",
         fields={"queues": "consumer queues", "error_text": "why"},
     ),
+    "upkeep.failed": EventType(
+        level=Level.ERROR,
+        text="A duty of this worker failed for no reason that is known; it is tried again at its next turn",
+        fields={"duty": "its name", "error_text": "why"},
+    ),
     "upkeep.leftovers_sent": EventType(
         level=Level.INFO,
         text="Messages of transactions sent whose worker is gone",

@@ -219,6 +219,8 @@ class _Run:
     async def _refuse_staged(self, job: Job, *, after: int) -> Job:
         """Skip what would be refused when its turn comes, so that it is known, and free, at once."""
         items = await self._backend.jobs.items(job.id, state=ItemState.PENDING, limit=STAGE_CHUNK, after=after)
+        if not items:
+            return job
         page = await self._backend.letters.find(
             Selection(ids=tuple(item.letter_id for item in items)), limit=STAGE_CHUNK
         )

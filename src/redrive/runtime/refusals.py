@@ -80,7 +80,7 @@ class Refusals:
                 if whys[place] is None and letter.letter_id in earlier:
                     first = await self._left_in_line(letter)
                     whys[place] = None if first is None else overtakes(first)
-                if whys[place] is None:
+                if whys[place] is None and letter.key is not None:
                     self._planned.add(letter.letter_id)
         return whys
 

@@ -7,7 +7,8 @@
 - prune claims whose time is over, and expired letters a person has closed or redriven, in bounded batches.
 
 Every worker does all of it; a duty is one short write or a lease that only one can hold, so the others find nothing
-to do. A duty that fails (the store is away) is tried again at its next turn; the pipelines report the outage.
+to do. A duty that fails (the store is away) is tried again at its next turn; the pipelines report the outage. What
+nobody thought of is told, and stops no other duty.
 """
 
 from __future__ import annotations
@@ -118,5 +119,8 @@ class Upkeep:
     async def _repeat(self, duty: Callable[[], Awaitable[None]], interval_ms: Millis) -> None:
         while True:
             await self._clock.sleep(interval_ms * random.uniform(1 - JITTER, 1 + JITTER))  # noqa: S311 - jitter
-            with contextlib.suppress(RedriveError):
-                await duty()
+            try:
+                with contextlib.suppress(RedriveError):
+                    await duty()
+            except Exception as error:  # noqa: BLE001 - the other duties go on, and this one at its next turn
+                self._events.emit("upkeep.failed", duty=duty.__name__, error_text=repr(error)[:500])

@@ -122,6 +122,7 @@ class Writer:
         self._tend = tend
         self._make_tx = make_tx
         self._is_pruned = False
+        self._disk_error: Exception | None = None
         self._calls: deque[_Call] = deque()
         self._some = threading.Condition()
         self._is_closing = False
@@ -257,8 +258,12 @@ class Writer:
         try:
             self._sync()
         except Exception as error:  # noqa: BLE001 - whatever it is, it is the answer to the calls
+            self._disk_error = error
+        if waiting and self._disk_error is not None:
+            # The system tells it once; who waits next has to know, also where it was a sync that nobody waited for.
             for call in waiting:
-                call.error = error
+                call.error = self._disk_error
+            self._disk_error = None
 
     def _answer(self, group: list[_Call]) -> None:
         by_loop: dict[asyncio.AbstractEventLoop, list[_Call]] = {}
