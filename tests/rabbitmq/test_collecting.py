@@ -13,6 +13,8 @@ import pytest_asyncio
 
 from redrive import Redrive
 from redrive.core.letters.selection import Selection
+from redrive.errors import BrokerUnavailableError
+from redrive.runtime.collector import Collected, OnCollected
 from redrive.service import Service
 from tests.rabbit import Rabbit
 from tests.rabbitmq.by_hand import CLASSIC, QUORUM, Hands, Shell
@@ -186,7 +188,8 @@ def test_a_newcomer_finds_groups_reads_and_redrives(
     listed = shell.run("dlq", "list", "orders", "--filter", "class:System.TimeoutException", "--json")
     first = listed.json["letters"][0]["id"]
     shown = shell.run("dlq", "show", first, "--json")
-    sent = shell.run("dlq", "redrive", "orders", "--yes", "--json")
+    few = shell.run("dlq", "redrive", "orders", "--limit", "20", "--yes", "--json")
+    sent = shell.run("dlq", "redrive", "orders", "--rate", "50/s", "--yes", "--json")
 
     assert 20 == len(dry.json["letters"])
     assert {"taken": 30, "new": 30, "by_queue": {"orders": 30}} == {
@@ -195,8 +198,25 @@ def test_a_newcomer_finds_groups_reads_and_redrives(
     assert [10, 10, 10] == [each["waiting"] for each in groups.json["groups"]]
     assert 10 == len(listed.json["letters"])
     assert first == shown.json["id"]
-    assert (0, 30) == (sent.code, sent.json["job"]["sent"])
+    assert (0, 20) == (few.code, few.json["job"]["sent"])
+    assert (0, 10) == (sent.code, sent.json["job"]["sent"])
     hands.wait_for("orders", 30)
+
+
+def test_a_collect_that_ends_early_says_what_was_taken_and_how_to_go_on(
+    shell: Shell, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def breaks_off(self: Service, *_: Any, on_collected: OnCollected, **__: Any) -> Collected:
+        on_collected(Collected(taken=3))
+        raise BrokerUnavailableError("the connection was lost")
+
+    monkeypatch.setattr(Service, "collect", breaks_off)
+
+    ran = shell.run("dlq", "collect", "orders.dlq", "--broker", "sqlite:///shop.db")
+
+    assert 1 == ran.code
+    assert "Ended early: 3 messages taken, each stored first" in ran.err
+    assert "Go on: the same command." in ran.err
 
 
 def test_a_queue_that_is_not_there_is_an_error_and_makes_none(

@@ -65,14 +65,24 @@ def collect(
         return
 
     async def work(service: Service) -> Collected:
+        taken, is_over = 0, False
         with Bar("collect", is_quiet=where.is_json) as bar:
-            return await service.collect(
-                queue,
-                once=not follow,
-                limit=limit,
-                as_queue=as_queue,
-                on_collected=lambda done: bar(done.taken, limit),
-            )
+
+            def tell(done: Collected) -> None:
+                nonlocal taken
+                taken = done.taken
+                bar(taken, limit)
+
+            try:
+                done = await service.collect(queue, once=not follow, limit=limit, as_queue=as_queue, on_collected=tell)
+                is_over = True
+            finally:
+                if not is_over:
+                    note(
+                        f"Ended early: {plural(taken, 'message')} taken, each stored first; what was in hand lies "
+                        "where it was, or is the same letter the next time. Nothing is lost. Go on: the same command."
+                    )
+            return done
 
     _show(where.run(work, may_create=True), is_json=where.is_json)
 

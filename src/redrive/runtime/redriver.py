@@ -264,7 +264,8 @@ class _Run:
         if known < sent * KNOWN_PART:
             raise CanaryStopped(
                 f"of {sent} letters of its canary only {known} are known to be processed or dead again after "
-                f"{job.options.canary_watch_ms} ms. Is the consumer running? Go on: redrive dlq resume {job.id}",
+                f"{job.options.canary_watch_ms} ms. Is the consumer running? Go on: redrive dlq resume {job.id}. "
+                f"One that is not redrive's tells nothing: redrive dlq abort {job.id}, and send without --canary",
                 event=JobEvent.PAUSE,
             )
         await self._look(canary, is_over=True)
