@@ -127,3 +127,17 @@ def test_any_patch_fits_or_is_refused_and_changes_nothing_in_place(document: Any
     except PatchRefused as refused:
         assert str(refused)  # noqa: PT017 - either way is right
     assert before == document
+
+
+def test_copies_of_copies_end_before_they_fill_the_memory() -> None:
+    doubling = [{"op": "add", "path": "/l", "value": [1]}, *[{"op": "copy", "from": "/l", "path": "/l/-"}] * 40]
+
+    with pytest.raises(PatchRefused, match=r'operation \d+ \("copy"\): the copies make more than 200000 values'):
+        apply(parse_patch(json.dumps(doubling)), {})
+
+
+def test_a_document_that_a_patch_makes_too_deep_is_refused() -> None:
+    nesting = [{"op": "add", "path": "", "value": {}}, *[{"op": "copy", "from": "", "path": "/x"}] * 999]
+
+    with pytest.raises(PatchRefused, match="too deep"):
+        edited_body(parse_patch(json.dumps(nesting)), b"{}")

@@ -103,3 +103,9 @@ def test_an_instant_survives_its_text(at: int) -> None:
 def test_an_instant_without_an_offset_is_refused_with_the_field_named(text: str) -> None:
     with pytest.raises(ConfigurationError, match="--since"):
         parse_instant(text, field="--since")
+
+
+@pytest.mark.parametrize("text", ["9999-12-31T23:59:59-14:00", "0001-01-01T00:00:00+14:00"])
+def test_an_instant_that_has_no_text_in_utc_is_refused(text: str) -> None:
+    with pytest.raises(ConfigurationError, match="no time"):
+        parse_instant(text)

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import json
+from typing import Any
 
+import httpx
 import pytest
 
 from redrive.core.access import Role
 from redrive.core.audit import WriteQuery
 from redrive.runtime.app import Redrive
 from redrive.web.admin import AdminApi, Guard
+from redrive.web.server import HttpServer
 from tests.web.conftest import Api, code
 
 TOKENS = "/api/v1/tokens"
@@ -57,3 +60,19 @@ async def test_where_no_tokens_are_kept_it_says_so(api: Api, app: Redrive) -> No
     answer = await api.client.get(TOKENS, headers={"authorization": "Bearer rdt_x"})
 
     assert (409, "unsupported") == code(answer)
+
+
+async def test_who_asks_cannot_choose_the_address_that_is_counted() -> None:
+    async def asgi(scope: dict[str, Any], receive: Any, send: Any) -> None:
+        if scope["type"] == "lifespan":
+            for answer in ("startup", "shutdown"):
+                await receive()
+                await send({"type": f"lifespan.{answer}.complete"})
+            return
+        await send({"type": "http.response.start", "status": 200, "headers": []})
+        await send({"type": "http.response.body", "body": scope["client"][0].encode()})
+
+    async with HttpServer(asgi) as server, httpx.AsyncClient() as client:
+        told = await client.get(server.url, headers={"x-forwarded-for": "6.6.6.6"})
+
+    assert "127.0.0.1" == told.text

@@ -17,6 +17,8 @@ from redrive.errors import ConfigurationError
 
 MAX_OPERATIONS: Final = 1_000
 MAX_PATCH_BYTES: Final = 1_000_000
+MAX_COPIED: Final = 200_000
+"""Values that all copies of one patch may make: copies of copies would else double at each operation."""
 MAX_DIFF_LINES: Final = 200
 
 Path: TypeAlias = tuple[str, ...]
@@ -98,12 +100,30 @@ def apply(patch: Patch, document: Any) -> Any:
     {'a': [1, 2]}
     """
     result = copy.deepcopy(document)
+    copied = 0
     for number, each in enumerate(patch, 1):
         try:
+            if each.op == "copy":
+                copied += _size(_at(result, each.source))
+                if copied > MAX_COPIED:
+                    raise PatchRefused(f"the copies make more than {MAX_COPIED} values")
             result = _step(each, result)
         except PatchRefused as refused:
             raise PatchRefused(f'operation {number} ("{each.op}"): {refused}') from None
+        except RecursionError:
+            raise PatchRefused(f'operation {number} ("{each.op}"): the document gets too deep') from None
     return result
+
+
+def _size(document: Any) -> int:
+    """How many values it has, itself included."""
+    count, waiting = 0, [document]
+    while waiting:
+        each = waiting.pop()
+        count += 1
+        if isinstance(each, dict | list):
+            waiting += each.values() if isinstance(each, dict) else each
+    return count
 
 
 def _step(each: Operation, document: Any) -> Any:
@@ -201,9 +221,11 @@ def edited_body(patch: Patch, body: bytes) -> bytes:
         document = json.loads(body)
     except (ValueError, RecursionError):
         raise PatchRefused("its body is not JSON") from None
-    return json.dumps(apply(patch, document), ensure_ascii=False, separators=(",", ":")).encode(
-        "utf-8", "surrogatepass"
-    )
+    edited = apply(patch, document)
+    try:
+        return json.dumps(edited, ensure_ascii=False, separators=(",", ":")).encode("utf-8", "surrogatepass")
+    except RecursionError:
+        raise PatchRefused("the document gets too deep") from None
 
 
 def body_diff(before: bytes, after: bytes) -> tuple[str, ...]:

@@ -82,7 +82,8 @@ def parse_instant(text: str, *, field: str = "time") -> UnixMs:
     try:
         moment = datetime.fromisoformat(text.strip())
         if moment.utcoffset() is not None:
-            return (moment - _EPOCH) // timedelta(milliseconds=1)
+            # Over the edges of the calendar in UTC there is no text for it any more.
+            return (moment.astimezone(UTC) - _EPOCH) // timedelta(milliseconds=1)
         what = "a time without an offset"
     except (ValueError, OverflowError):
         pass

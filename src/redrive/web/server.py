@@ -56,6 +56,8 @@ class HttpServer:
             lifespan="on",
             timeout_graceful_shutdown=GRACE_SECONDS,
             server_header=False,
+            # Whoever asks could else choose the address that is counted and recorded.
+            proxy_headers=False,
         )
         self._server = _Server(config)
         self._task = asyncio.create_task(self._server.serve(sockets=[bound]), name="http")

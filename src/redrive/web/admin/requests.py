@@ -175,7 +175,7 @@ class Options(Struct, forbid_unknown_fields=True, frozen=True, kw_only=True):
     """How a job sends."""
 
     limit: Count | None = None
-    rate_per_s: Annotated[float, Meta(gt=0, le=1_000_000)] | None = None
+    rate_per_s: Annotated[float, Meta(ge=0.000_001, le=1_000_000)] | None = None
     keep_attempts: bool = False
     keep_ttl: bool = False
     target_queue: Annotated[str, Meta(min_length=1, max_length=255)] | None = None
@@ -235,7 +235,7 @@ class PruneBody(Selected, frozen=True, kw_only=True):
     """
 
     limit: Count | None = None
-    older_than_ms: Annotated[int, Meta(ge=0, le=MAX_DELAY_MS)] | None = None
+    older_than_ms: Annotated[int, Meta(ge=1, le=MAX_DELAY_MS)] | None = None
     archive: bool = False
     dry_run: bool = False
 
