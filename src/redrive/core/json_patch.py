@@ -103,16 +103,22 @@ def apply(patch: Patch, document: Any) -> Any:
     copied = 0
     for number, each in enumerate(patch, 1):
         try:
-            if each.op == "copy":
-                copied += _size(_at(result, each.source))
-                if copied > MAX_COPIED:
-                    raise PatchRefused(f"the copies make more than {MAX_COPIED} values")
+            copied = _with_copies(each, result, copied)
             result = _step(each, result)
         except PatchRefused as refused:
             raise PatchRefused(f'operation {number} ("{each.op}"): {refused}') from None
         except RecursionError:
             raise PatchRefused(f'operation {number} ("{each.op}"): the document gets too deep') from None
     return result
+
+
+def _with_copies(each: Operation, document: Any, copied: int) -> int:
+    """How many values all copies have made with this one. Raises `PatchRefused` where they are too many."""
+    if each.op == "copy":
+        copied += _size(_at(document, each.source))
+        if copied > MAX_COPIED:
+            raise PatchRefused(f"the copies make more than {MAX_COPIED} values")
+    return copied
 
 
 def _size(document: Any) -> int:
