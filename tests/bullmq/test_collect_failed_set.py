@@ -8,6 +8,7 @@ import pytest
 
 from redrive.brokers.bullmq import failed
 from redrive.brokers.bullmq.broker import BullBroker
+from redrive.core.letters.failed import failed_letter
 from redrive.core.ports import FailedJob, Taking
 from redrive.testing.samples import QUEUE
 from tests.rabbitmq.by_hand import Shell
@@ -113,6 +114,18 @@ async def test_an_odd_job_is_shown_taken_and_goes_back(
     assert [Taking.TAKEN] == await broker.failed.take(QUEUE, [job])
     assert failed.options_in(job.message) == {}
     assert 0 == redis.ask("EXISTS", f"bull:{QUEUE}:odd")
+
+
+@pytest.mark.parametrize("field", ["timestamp", "priority", "atm", "stc", "processedOn", "finishedOn"])
+async def test_a_number_no_store_has_room_for_is_none(redis: Redis, broker: BullBroker, field: str) -> None:
+    put(redis, "odd", **{field: 10**25})
+
+    (job,) = (await broker.failed.look(QUEUE, limit=9)).jobs
+
+    letter = failed_letter(job, queue=QUEUE, system="shop", now=AT)
+    numbers = (job.message.published_at, job.message.priority or 0, letter.attempt_count, job.failed_at)
+    assert all(0 <= number < 2**63 for number in numbers)
+    assert letter.attempt_count < 2**31
 
 
 async def test_another_job_under_the_id_is_not_the_one_that_was_seen(redis: Redis, broker: BullBroker) -> None:

@@ -290,6 +290,16 @@ def test_a_copy_of_a_message_without_an_id_stays_without_one() -> None:
     assert (came.id, None) == (there_and_back(came).id, there_and_back(came).key)
 
 
+@pytest.mark.parametrize("timestamp", [1_700_000_000_000_000_000, 2**64 - 1])
+def test_a_timestamp_too_large_for_milliseconds_is_none(timestamp: int) -> None:
+    header = write_content(Content(message_id="m-1", timestamp=timestamp))
+
+    found = from_wire(header, b"{}", exchange="", routing_key="orders").message
+
+    assert 0 == found.published_at
+    assert timestamp == found.properties.timestamp
+
+
 def test_every_kind_other_clients_write_is_read() -> None:
     fields = {
         b"t\x01": True, b"b\xff": -1, b"B\xff": 255, b"s\xff\xff": -1, b"U\xff\xff": -1, b"u\xff\xff": 65_535,

@@ -14,7 +14,7 @@ import pytest
 from redrive import DeadLetter, Redrive
 from redrive.core.policy.streak import STABLE_MS
 from redrive.core.ports import End, Taken
-from redrive.errors import BrokerUnavailableError
+from redrive.errors import BrokerUnavailableError, InvalidMessageError
 from redrive.runtime.ledger import OrderedLedger
 from redrive.testing import FakeClock, FaultyBroker
 from tests.runtime.stage import Told, depth, letters, run_threads_at_once, working
@@ -152,11 +152,14 @@ async def test_an_end_that_could_not_be_written_is_written_when_the_store_is_bac
             assert (0 if outcome == "processed" else 1) == len(await letters(app))
 
 
-async def test_one_end_the_store_cannot_hold_does_not_keep_the_others_from_ending(app: Redrive) -> None:
+@pytest.mark.parametrize("error", [TypeError("a bug"), InvalidMessageError("a number over 64 bits")])
+async def test_one_end_the_store_cannot_hold_does_not_keep_the_others_from_ending(
+    app: Redrive, error: Exception
+) -> None:
     class Choosy(Away):
         async def commit(self, batch: Sequence[End]) -> list[bool]:
             if any(end.taken.received.message.id == "m-1" for end in batch):
-                raise TypeError("a bug")
+                raise error
             return await super().commit(batch)
 
     @app.consumer("orders")
@@ -171,6 +174,7 @@ async def test_one_end_the_store_cannot_hold_does_not_keep_the_others_from_endin
             await told.until("delivery.unsettled")
 
         assert ["m-1"] == [fields["message_id"] for fields in told.named("delivery.unsettled")]
+        assert [] == told.named("consumer.paused")
         assert await depth(app, "orders") == 1
 
 

@@ -41,7 +41,7 @@ from redrive.core.ports import End, Taken
 from redrive.core.signals import Requeue, Signal
 from redrive.core.topology.model import EMPTY
 from redrive.core.units import Millis
-from redrive.errors import RedriveError
+from redrive.errors import InvalidMessageError, RedriveError
 from redrive.runtime.consumer import Consumer, Kind
 from redrive.runtime.decode import Undecodable
 from redrive.runtime.delivery import CancelReason, Delivery
@@ -518,8 +518,6 @@ class Pipeline:
         settled: Sequence[bool | None] = ()
         try:
             settled = await self.ledger.commit(ends)
-        except RedriveError as error:
-            self._unavailable(error)
         except Exception as error:  # noqa: BLE001 - see the module's docstring
             settled = await self._commit_apart(ends, error)
         finally:
@@ -536,9 +534,12 @@ class Pipeline:
         self.schedule_pump()
 
     async def _commit_apart(self, ends: list[End], error: Exception) -> list[bool | None]:
-        """One by one, where the batch failed for a reason that is no outage. An element's None: told already. Where an
-        outage comes in between, the answer is shorter than the ends: the rest is still owed.
+        """One by one, where the batch failed for a reason that is no outage. An element's None: told already. Where it
+        was an outage, or one comes in between, the answer is shorter than the ends: the rest is still owed.
         """
+        if isinstance(error, RedriveError) and not isinstance(error, InvalidMessageError):
+            self._unavailable(error)
+            return []
         if len(ends) == 1:
             self._events.emit(
                 "delivery.unsettled",
@@ -551,11 +552,10 @@ class Pipeline:
         for end in ends:
             try:
                 settled += await self.ledger.commit([end])
-            except RedriveError as away:
-                self._unavailable(away)
-                break
             except Exception as own:  # noqa: BLE001
-                settled += await self._commit_apart([end], own)
+                settled += (apart := await self._commit_apart([end], own))
+                if not apart:
+                    break
         return settled
 
     def _settled(self, processed: list[Processed], ended: list[Ended], settled: Sequence[bool | None]) -> None:

@@ -116,6 +116,22 @@ def test_a_letter_of_redrive_is_itself() -> None:
     )  # fmt: skip
 
 
+@pytest.mark.parametrize(
+    "forged",
+    [
+        {"attempt_count": 2**64}, {"attempt_count": 2**31}, {"redrive_count": 2**40}, {"attempt_count": -1},
+        {"attempt_count": "4"}, {"dead_lettered_at": 2**63}, {"first_failed_at": None}, {"expires_at": 2**70},
+    ],
+)  # fmt: skip
+def test_what_only_looks_like_a_letter_of_redrive_is_kept_as_a_message(forged: dict[str, Any]) -> None:
+    body = json.dumps({"schema": 1, **letter_document(hard_letter()), **forged}).encode()
+
+    letter = found({}, body=body)
+
+    assert body == letter.message.body
+    assert ("orders.dlq", 0) == (letter.queue, letter.attempt_count)
+
+
 def test_the_id_is_the_same_however_often_it_is_handed_over() -> None:
     first = Message(id="m", body=b"x", headers={"n": 1, "x-death": [DEATH]})
     backwards = dict(reversed(DEATH.items()))

@@ -50,6 +50,10 @@ META, KIND, ORIGINAL, HISTORY, GIVEN_UP = "rd", "rdk", "rdo", "rdh", "rdl"
 JSON_BODY, TEXT_BODY, BYTES_BODY = "j", "t", "b"
 JSON_TYPE: Final = "application/json"
 
+MAX_STARTS: Final = 1_000_000
+"""More than anybody has seen; a field that says so is not to be counted on."""
+_INT64: Final = 2**63
+
 _encode: Final = msgspec.json.Encoder().encode
 _decode: Final = msgspec.json.Decoder().decode
 
@@ -218,19 +222,20 @@ def _priority(job: Mapping[bytes, bytes]) -> int:
 
 
 def whole(value: bytes | None) -> int:
-    """A field of a job as a whole number; 0 where it is none."""
+    """A field of a job as a whole number; 0 where it is none, or one that no store has room for."""
     try:
-        return int(value or 0)
+        number = int(value or 0)
     except ValueError:
         try:
-            return int(float(value or 0))
+            number = int(float(value or 0))
         except (ValueError, OverflowError):
             return 0
+    return number if -_INT64 <= number < _INT64 else 0
 
 
 def starts_of(job: Mapping[bytes, bytes]) -> int:
     """Starts of this job that were not handed back, the one in hand included."""
-    return whole(job.get(b"atm")) + whole(job.get(b"stc")) + 1
+    return min(max(0, whole(job.get(b"atm")) + whole(job.get(b"stc"))), MAX_STARTS) + 1
 
 
 def history_of(job: Mapping[bytes, bytes]) -> tuple[Attempt, ...]:

@@ -436,7 +436,7 @@ def _message(
         key=key,
         tenant=_text(own.get(HEADER_TENANT)),
         priority=priority if type(priority) is int else None,
-        published_at=(content.timestamp or 0) * 1_000 if published_at is None else published_at,
+        published_at=_whole((content.timestamp or 0) * 1_000) or 0 if published_at is None else published_at,
         expires_at=_whole(own.get(HEADER_EXPIRES_AT)),
         headers=headers,
         properties=_properties(content, rest.get("properties"), route, is_ours=published_at is not None),
@@ -578,7 +578,8 @@ def _route(own: dict[str, Any], route: tuple[str, str]) -> tuple[str, str]:
 
 
 def _whole(value: Any) -> int | None:
-    return value if type(value) is int and value >= 0 else None
+    """None also for what no store has room for: a timestamp that somebody wrote in nanoseconds."""
+    return value if type(value) is int and 0 <= value < _MAX_TIMESTAMP else None
 
 
 def _text(value: Any) -> str | None:

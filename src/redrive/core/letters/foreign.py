@@ -37,6 +37,7 @@ MAX_TEXT_BYTES: Final = 4_000
 MAX_TRACEBACK_BYTES: Final = 8_000
 MAX_NAME_CHARS: Final = 255
 MAX_ATTEMPTS: Final = 1_000_000
+_INT32, _INT64 = 2**31, 2**63
 HEADER_TRACES: Final = "x-bullmq-stacktraces"
 """Of a job from BullMQ's failed set: traces of the failures before the last, a JSON list."""
 _COUNTS_DELIVERIES: Final = frozenset({"x-delivery-count", "x-acquired-count"})
@@ -262,14 +263,27 @@ def _typed(message: Message, actor: str) -> Message:
 
 
 def _own_letter(message: Message) -> Letter | None:
-    """A letter that redrive wrote as a document; None where this is none."""
+    """A letter that redrive wrote as a document; None where this is none, or holds numbers redrive never writes."""
     if not message.body.startswith(b'{"schema":'):
         return None
     try:
         document = json.loads(message.body)
-        return letter_from_document(document) if isinstance(document, dict) and "reason_code" in document else None
+        letter = letter_from_document(document) if isinstance(document, dict) and "reason_code" in document else None
     except (ValueError, RecursionError, RedriveError):
         return None
+    return letter if letter is not None and _is_storable(letter) else None
+
+
+def _is_storable(letter: Letter) -> bool:
+    """Whether every store has room for its numbers: counts of 32 bits, all others of 64."""
+    message = letter.message
+    counts = (letter.attempt_count, letter.redrive_count)
+    numbers = (letter.first_failed_at, letter.dead_lettered_at, message.published_at)
+    may_be_none = (letter.expires_at, message.expires_at, message.priority)
+    return all(type(count) is int and 0 <= count < _INT32 for count in counts) and all(
+        type(number) is int and -_INT64 <= number < _INT64
+        for number in (*numbers, *(each for each in may_be_none if each is not None))
+    )
 
 
 def _reason(headers: Headers, said: Said) -> Reason:
