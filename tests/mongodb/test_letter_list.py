@@ -7,6 +7,7 @@ from collections.abc import AsyncIterator
 
 import pytest
 import pytest_asyncio
+from pymongo.asynchronous.collection import AsyncCollection
 
 from redrive.core.letters.letter import ReviewState
 from redrive.core.letters.selection import OPEN_STATES, Selection
@@ -17,7 +18,7 @@ from redrive.stores.mongodb import letter_list
 from redrive.stores.mongodb.letters import MongoLetterStore
 from redrive.stores.mongodb.link import Link
 from redrive.testing.clock import FakeClock
-from redrive.testing.samples import letter
+from redrive.testing.samples import letter, message
 from tests.mongodb.server import database_url
 
 NOW: UnixMs = 1_700_000_000_000
@@ -114,6 +115,37 @@ async def test_a_letter_whose_process_was_killed_before_it_was_listed_is_listed_
     await other.put([letter("dl_lost", died_at=NOW + 1)])
 
     assert [("dl_0", "pending"), ("dl_lost", "pending")] == await shown(other)
+
+
+class Killed(BaseException):
+    """Ends the process, as far as the code under test can tell."""
+
+
+async def killed(*_: object, **__: object) -> None:
+    raise Killed
+
+
+@pytest.mark.parametrize("step", [(letter_list.LetterList, "add"), (AsyncCollection, "update_one")])
+async def test_a_kill_between_a_move_and_its_entry_is_mended_by_a_look(
+    stores: tuple[MongoLetterStore, MongoLetterStore], monkeypatch: pytest.MonkeyPatch, step: tuple[type, str]
+) -> None:
+    one, other = stores
+    key = message("m", key="k")
+    await one.put([letter("dl_0", died_at=NOW, expires_at=NOW + 1, message=key), letter("dl_1", died_at=NOW + 1)])
+    await one.put([letter("dl_2", died_at=NOW + 2, message=key)])
+    assert 3 == len(await shown(other))
+    with monkeypatch.context() as patch:
+        patch.setattr(*step, killed)
+        with pytest.raises(Killed):
+            await close(one, "dl_0")
+
+    looked_at = await other.get("dl_0")
+
+    assert looked_at is not None
+    assert ReviewState.CLOSED == looked_at[0].state
+    assert [("dl_0", "closed"), ("dl_1", "pending"), ("dl_2", "pending")] == await shown(other) == await shown(one)
+    assert {} == await other.earlier(["dl_2"], job_id=None)
+    assert 1 == await other.prune(now=NOW + 2, limit=10)
 
 
 async def test_a_recount_mends_the_list(

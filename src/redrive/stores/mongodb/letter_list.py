@@ -13,11 +13,13 @@ replaced: of two of one life, "gone" counts, and else the one with more moves. S
 twice or in which order, and documents may be merged by anybody at any time: the merged one is inserted, then its
 sources are removed.
 
-Authoritative are the letters and their moves (`letters.py`); an entry is written after them. Failure by failure. Killed
-after a letter was stored: it is not listed until it is put again, which the next delivery of its message does, or
-`relist` runs (`redrive dlq stats --recount`). Killed after a move: the list shows the state before until the letter is
-looked at or moved again. Killed after a removal: the list shows the letter until the next prune that takes it. Killed
-while merging: entries stand twice, which changes nothing.
+Authoritative are the letters and their moves (`letters.py`). The entry of a new letter is written after it, that of a
+move after the move and before the letter's own state. Failure by failure. Killed after a letter was stored: it is not
+listed until it is put again, which the next delivery of its message does, or `relist` runs (`redrive dlq stats
+--recount`). Killed after a move: the list shows the state before until the letter is looked at or moved again. Killed
+after the entry of a move: the list is right, and the letter's own state follows in the same way. Killed after a
+removal: the list shows the letter until the next prune that takes it. Killed while merging: entries stand twice, which
+changes nothing.
 """
 
 from __future__ import annotations
