@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator
+from typing import Any
 
 import pytest
 import pytest_asyncio
@@ -57,6 +58,12 @@ async def close(store: MongoLetterStore, *names: str) -> None:
 
 def names(store: MongoLetterStore) -> object:
     return store._link.collection(store._link.own("letter_list"))
+
+
+async def entries(store: MongoLetterStore) -> list[dict[str, Any]]:
+    """All that stands in the list."""
+    pieces = await store._list._read(await store._list._listed())
+    return [entry for piece in pieces.values() for entry in letter_list._entries(piece)]
 
 
 async def test_each_process_sees_what_the_others_do(stores: tuple[MongoLetterStore, MongoLetterStore]) -> None:
@@ -201,3 +208,25 @@ async def test_what_is_gone_does_not_come_back_by_a_late_merge(
     assert ([("dl_0", "pending")], [("dl_0", "pending")]) == seen
     assert [("dl_0", "pending")] == await shown(newcomer)
     await newcomer.close()
+
+
+async def test_who_has_not_read_for_long_lists_nothing_that_is_gone(
+    stores: tuple[MongoLetterStore, MongoLetterStore], clock: FakeClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    one, other = stores
+    monkeypatch.setattr(letter_list, "BUCKET", 4)
+    key = message("m", key="k")
+    await one.put([letter(f"dl_{number}", died_at=NOW + number, message=key) for number in range(40)])
+    ids = tuple(f"dl_{number}" for number in range(40))
+    await one.review([ReviewChange(letter_id=each, to=ReviewState.REVIEWED, actor="ada", at=NOW) for each in ids])
+    assert 40 == len(await shown(other))
+    await one.prune(now=NOW, limit=39, selection=Selection(ids=ids[:39]))
+    await clock.advance(letter_list.KEPT_GONE_MS + 1)
+    await one._list.tidy()
+    assert not any("gone" in each for each in await entries(one))
+
+    seen = await shown(other)
+
+    assert [("dl_39", "reviewed")] == seen == await shown(one)
+    assert {} == await other.earlier(["dl_39"], job_id=None)
+    assert len(other._list._gone) == 0

@@ -36,7 +36,7 @@ from pymongo.asynchronous.collection import AsyncCollection
 
 from redrive.core.letters.selection import Place
 from redrive.core.ports import Clock
-from redrive.core.units import Millis
+from redrive.core.units import Millis, UnixMs
 from redrive.stores.mongodb.letter_documents import SUMMARY_FIELDS
 from redrive.stores.mongodb.link import Document, Link, by_ids, insert_new
 
@@ -50,6 +50,10 @@ FEW: Final = 64
 """New documents that are asked for one by one."""
 KEPT_GONE_MS: Final[Millis] = 3_600_000
 """So long it is remembered that a letter is gone: longer than any merge takes."""
+MAX_UNREAD_MS: Final[Millis] = KEPT_GONE_MS // 2
+"""Who has not read for so long reads all again: that a letter is gone may have been forgotten meanwhile. The rest of
+`KEPT_GONE_MS` is for clocks that differ, and for a read that takes long.
+"""
 MAX_TRIES: Final = 20
 _READY: Final = "ready"
 """The document that says that all letters are listed."""
@@ -67,6 +71,7 @@ class LetterList:
         self._standing: dict[str, Document] = {}
         self._gone: set[str] = set()
         self._sorted: list[Document] | None = None
+        self._read_at: UnixMs = clock.now()
 
     @property
     def is_used(self) -> bool:
@@ -97,6 +102,9 @@ class LetterList:
         return {each["_id"]: each["redrive"]["life"] for each in await self.all()}
 
     async def _read_on(self) -> None:
+        now = self._clock.now()
+        if abs(now - self._read_at) > MAX_UNREAD_MS:
+            self._forget()
         for _ in range(MAX_TRIES):
             there = await self._listed()
             fresh = there - self._known
@@ -105,8 +113,12 @@ class LetterList:
                 self._take(_entries(piece))
             self._known = (self._known & there) | found.keys()
             if fresh <= found.keys():
+                self._read_at = now
                 return
             # Somebody merged what was to be read: it stands in a document that is read now.
+
+    def _forget(self) -> None:
+        self._known, self._standing, self._gone, self._sorted = set(), {}, set(), None
 
     async def _listed(self) -> set[str]:
         return {each["_id"] async for each in self._names.find({})} - {_READY}
