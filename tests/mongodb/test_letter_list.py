@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator
+from typing import Any
 
 import pytest
 import pytest_asyncio
+from pymongo.asynchronous.collection import AsyncCollection
 
 from redrive.core.letters.letter import ReviewState
 from redrive.core.letters.selection import OPEN_STATES, Selection
@@ -17,7 +19,7 @@ from redrive.stores.mongodb import letter_list
 from redrive.stores.mongodb.letters import MongoLetterStore
 from redrive.stores.mongodb.link import Link
 from redrive.testing.clock import FakeClock
-from redrive.testing.samples import letter
+from redrive.testing.samples import letter, message
 from tests.mongodb.server import database_url
 
 NOW: UnixMs = 1_700_000_000_000
@@ -56,6 +58,12 @@ async def close(store: MongoLetterStore, *names: str) -> None:
 
 def names(store: MongoLetterStore) -> object:
     return store._link.collection(store._link.own("letter_list"))
+
+
+async def entries(store: MongoLetterStore) -> list[dict[str, Any]]:
+    """All that stands in the list."""
+    pieces = await store._list._read(await store._list._listed())
+    return [entry for piece in pieces.values() for entry in letter_list._entries(piece)]
 
 
 async def test_each_process_sees_what_the_others_do(stores: tuple[MongoLetterStore, MongoLetterStore]) -> None:
@@ -116,6 +124,37 @@ async def test_a_letter_whose_process_was_killed_before_it_was_listed_is_listed_
     assert [("dl_0", "pending"), ("dl_lost", "pending")] == await shown(other)
 
 
+class Killed(BaseException):
+    """Ends the process, as far as the code under test can tell."""
+
+
+async def killed(*_: object, **__: object) -> None:
+    raise Killed
+
+
+@pytest.mark.parametrize("step", [(letter_list.LetterList, "add"), (AsyncCollection, "update_one")])
+async def test_a_kill_between_a_move_and_its_entry_is_mended_by_a_look(
+    stores: tuple[MongoLetterStore, MongoLetterStore], monkeypatch: pytest.MonkeyPatch, step: tuple[type, str]
+) -> None:
+    one, other = stores
+    key = message("m", key="k")
+    await one.put([letter("dl_0", died_at=NOW, expires_at=NOW + 1, message=key), letter("dl_1", died_at=NOW + 1)])
+    await one.put([letter("dl_2", died_at=NOW + 2, message=key)])
+    assert 3 == len(await shown(other))
+    with monkeypatch.context() as patch:
+        patch.setattr(*step, killed)
+        with pytest.raises(Killed):
+            await close(one, "dl_0")
+
+    looked_at = await other.get("dl_0")
+
+    assert looked_at is not None
+    assert ReviewState.CLOSED == looked_at[0].state
+    assert [("dl_0", "closed"), ("dl_1", "pending"), ("dl_2", "pending")] == await shown(other) == await shown(one)
+    assert {} == await other.earlier(["dl_2"], job_id=None)
+    assert 1 == await other.prune(now=NOW + 2, limit=10)
+
+
 async def test_a_recount_mends_the_list(
     stores: tuple[MongoLetterStore, MongoLetterStore], clock: FakeClock, url: str
 ) -> None:
@@ -169,3 +208,25 @@ async def test_what_is_gone_does_not_come_back_by_a_late_merge(
     assert ([("dl_0", "pending")], [("dl_0", "pending")]) == seen
     assert [("dl_0", "pending")] == await shown(newcomer)
     await newcomer.close()
+
+
+async def test_who_has_not_read_for_long_lists_nothing_that_is_gone(
+    stores: tuple[MongoLetterStore, MongoLetterStore], clock: FakeClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    one, other = stores
+    monkeypatch.setattr(letter_list, "BUCKET", 4)
+    key = message("m", key="k")
+    await one.put([letter(f"dl_{number}", died_at=NOW + number, message=key) for number in range(40)])
+    ids = tuple(f"dl_{number}" for number in range(40))
+    await one.review([ReviewChange(letter_id=each, to=ReviewState.REVIEWED, actor="ada", at=NOW) for each in ids])
+    assert 40 == len(await shown(other))
+    await one.prune(now=NOW, limit=39, selection=Selection(ids=ids[:39]))
+    await clock.advance(letter_list.KEPT_GONE_MS + 1)
+    await one._list.tidy()
+    assert not any("gone" in each for each in await entries(one))
+
+    seen = await shown(other)
+
+    assert [("dl_39", "reviewed")] == seen == await shown(one)
+    assert {} == await other.earlier(["dl_39"], job_id=None)
+    assert len(other._list._gone) == 0

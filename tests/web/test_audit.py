@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from redrive.core.access import Role
-from redrive.core.audit import WriteQuery
+from redrive.core.audit import Answer, WriteQuery
 from redrive.errors import BrokerUnavailableError
 from redrive.runtime.app import Redrive
 from redrive.testing.clock import FakeClock
@@ -149,3 +149,20 @@ async def test_what_is_old_goes(api: Api, app: Redrive, clock: FakeClock) -> Non
 
     assert 1 == len((await store.writes(WriteQuery(), limit=10)).writes)
     assert TIDY_MS < KEPT_MS
+
+
+async def test_many_old_answers_go_with_the_next_writes(
+    api: Api, app: Redrive, clock: FakeClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("redrive.web.admin.writes.TIDY_BATCH", 10)
+    store: Any = app.backend.requests
+    answer = Answer(status=200, body=b"{}")
+    for number in range(25):
+        await store.keep(f"k{number}", answer, expires_at=clock.now())
+
+    for _ in range(3):
+        await api.post(PAUSE)
+    await store.keep("k-late", answer, expires_at=clock.now())
+    await api.post(PAUSE)
+
+    assert 1 == await store.prune(now=clock.now(), before=0, limit=100)

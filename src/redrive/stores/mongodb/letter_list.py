@@ -13,11 +13,13 @@ replaced: of two of one life, "gone" counts, and else the one with more moves. S
 twice or in which order, and documents may be merged by anybody at any time: the merged one is inserted, then its
 sources are removed.
 
-Authoritative are the letters and their moves (`letters.py`); an entry is written after them. Failure by failure. Killed
-after a letter was stored: it is not listed until it is put again, which the next delivery of its message does, or
-`relist` runs (`redrive dlq stats --recount`). Killed after a move: the list shows the state before until the letter is
-looked at or moved again. Killed after a removal: the list shows the letter until the next prune that takes it. Killed
-while merging: entries stand twice, which changes nothing.
+Authoritative are the letters and their moves (`letters.py`). The entry of a new letter is written after it, that of a
+move after the move and before the letter's own state. Failure by failure. Killed after a letter was stored: it is not
+listed until it is put again, which the next delivery of its message does, or `relist` runs (`redrive dlq stats
+--recount`). Killed after a move: the list shows the state before until the letter is looked at or moved again. Killed
+after the entry of a move: the list is right, and the letter's own state follows in the same way. Killed after a
+removal: the list shows the letter until the next prune that takes it. Killed while merging: entries stand twice, which
+changes nothing.
 """
 
 from __future__ import annotations
@@ -34,7 +36,7 @@ from pymongo.asynchronous.collection import AsyncCollection
 
 from redrive.core.letters.selection import Place
 from redrive.core.ports import Clock
-from redrive.core.units import Millis
+from redrive.core.units import Millis, UnixMs
 from redrive.stores.mongodb.letter_documents import SUMMARY_FIELDS
 from redrive.stores.mongodb.link import Document, Link, by_ids, insert_new
 
@@ -48,6 +50,10 @@ FEW: Final = 64
 """New documents that are asked for one by one."""
 KEPT_GONE_MS: Final[Millis] = 3_600_000
 """So long it is remembered that a letter is gone: longer than any merge takes."""
+MAX_UNREAD_MS: Final[Millis] = KEPT_GONE_MS // 2
+"""Who has not read for so long reads all again: that a letter is gone may have been forgotten meanwhile. The rest of
+`KEPT_GONE_MS` is for clocks that differ, and for a read that takes long.
+"""
 MAX_TRIES: Final = 20
 _READY: Final = "ready"
 """The document that says that all letters are listed."""
@@ -65,6 +71,7 @@ class LetterList:
         self._standing: dict[str, Document] = {}
         self._gone: set[str] = set()
         self._sorted: list[Document] | None = None
+        self._read_at: UnixMs = clock.now()
 
     @property
     def is_used(self) -> bool:
@@ -95,6 +102,9 @@ class LetterList:
         return {each["_id"]: each["redrive"]["life"] for each in await self.all()}
 
     async def _read_on(self) -> None:
+        now = self._clock.now()
+        if abs(now - self._read_at) > MAX_UNREAD_MS:
+            self._forget()
         for _ in range(MAX_TRIES):
             there = await self._listed()
             fresh = there - self._known
@@ -103,8 +113,12 @@ class LetterList:
                 self._take(_entries(piece))
             self._known = (self._known & there) | found.keys()
             if fresh <= found.keys():
+                self._read_at = now
                 return
             # Somebody merged what was to be read: it stands in a document that is read now.
+
+    def _forget(self) -> None:
+        self._known, self._standing, self._gone, self._sorted = set(), {}, set(), None
 
     async def _listed(self) -> set[str]:
         return {each["_id"] async for each in self._names.find({})} - {_READY}

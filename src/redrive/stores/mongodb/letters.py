@@ -422,7 +422,11 @@ class MongoLetterStore:
         return trail
 
     async def _write_state(self, document: Document, trail: Sequence[Document]) -> None:
-        """Write what the last move says into the letter, for lists and for other tools."""
+        """Write what the last move says into the list, then into the letter, for lists and for other tools.
+
+        Killed before the end: the letter stays behind its moves, by which whoever looks at it or moves it next writes
+        both again. The other way round, a letter that is up to date would hide that the list is not.
+        """
         if trail and document["redrive"]["moves"] < trail[-1]["n"]:
             replays, sent_closed = sends_in(trail)
             written = {
@@ -435,11 +439,11 @@ class MongoLetterStore:
             if not self._link.is_scanned:
                 await self.letters.update_one({"_id": document["_id"], "redrive.life": life}, {"$set": written})
             elif await self._is_of(document["_id"], life):
-                await self.letters.update_one({"_id": document["_id"]}, {"$set": written})
                 now = {name.removeprefix("redrive."): value for name, value in written.items()}
                 state = now.pop("reviewState")
                 listed = {**document, "reviewState": state, "redrive": {**document["redrive"], **now}}
                 await self._list.add([listed])
+                await self.letters.update_one({"_id": document["_id"]}, {"$set": written})
 
     async def _is_of(self, name: str, life: str) -> bool:
         """Whether this letter is still the one that was stored under this life."""

@@ -28,6 +28,7 @@ KEPT_MS: Final[Millis] = 400 * 86_400_000
 """A little more than a year."""
 TIDY_MS: Final[Millis] = 3_600_000
 TIDY_BATCH: Final = 1_000
+"""Of the writes and of the answers, at most so many go after one write; each adds one of both at most."""
 MAX_NUMBER: Final = 0xFFFF
 MAX_RESULT_BYTES: Final = 500
 MAX_RESULT_FIELDS: Final = 20
@@ -88,12 +89,14 @@ class Writes:
         await self._tidy(store)
 
     async def _tidy(self, store: RequestStore) -> None:
+        """Remove a batch of what is old; the next write goes on where there is more, so that none waits for long."""
         if self.app.clock.monotonic_ms() - self.tidied_at < TIDY_MS:
             return
         self.tidied_at = self.app.clock.monotonic_ms()
         now = self.app.clock.now()
         with contextlib.suppress(RedriveError):
-            await store.prune(now=now, before=now - KEPT_MS, limit=TIDY_BATCH)
+            if await store.prune(now=now, before=now - KEPT_MS, limit=TIDY_BATCH) >= TIDY_BATCH:
+                self.tidied_at = float("-inf")
 
 
 def result_of(response: Response) -> str:
