@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -11,7 +12,8 @@ from redrive import DeadLetter, Redrive
 from redrive.core.letters.canary import progress_from_json
 from redrive.core.letters.letter import ReviewState
 from redrive.core.letters.selection import Selection
-from redrive.core.redrive import Job, JobOptions, JobState
+from redrive.core.message import HEADER_REDRIVEN_BATCH
+from redrive.core.redrive import ItemState, Job, JobOptions, JobState
 from redrive.errors import TransitionError
 from redrive.runtime.redriver import Redriver
 from redrive.service import Service
@@ -254,3 +256,31 @@ async def test_what_was_skipped_says_nothing_of_the_rest(url: str) -> None:
         assert progress is not None
         assert (JobState.DONE, 20, LETTERS - 20) == (job.state, job.counts.sent, job.counts.skipped)
         assert sum(progress.sent.values()) == job.counts.sent
+
+
+async def test_a_canary_sees_its_letters_behind_more_others_than_a_look_reads(
+    url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("redrive.runtime.canary.PAGE", 10)
+    monkeypatch.setattr("redrive.runtime.canary.MAX_PAGES", 2)
+    app = shop(url, bad=None)
+    async with app:
+        service = Service(app)
+        await fill(app)
+        paused = await send(service, canary_watch_ms=1)
+        sent = await app.backend.jobs.items(paused.id, state=ItemState.SENT, limit=LETTERS, after=-1)
+        copy = message("copy", headers={HEADER_REDRIVEN_BATCH: paused.id})
+        at = paused.created_at
+        await app.backend.letters.put(
+            [letter(f"other_{number:03}", queue="other", died_at=at + number) for number in range(300)]
+            + [
+                replace(letter(f"back_{item.position}", died_at=at + 300, message=copy), previous=item.letter_id)
+                for item in sent
+            ]
+        )
+
+        stopped = (await service.resume(paused.id)).job
+
+        assert (JobState.PAUSED, CANARY) == (paused.state, len(sent))
+        assert (JobState.ABORTED, CANARY) == (stopped.state, stopped.counts.sent)
+        assert "stopped by its canary" in str(stopped.error)

@@ -41,7 +41,7 @@ LOOK_MS: Millis = 1_000
 MAX_PAGES = 20
 """Pages of letters that died since, in one look; the next one goes on from there."""
 OVERLAP_MS: Millis = 60_000
-"""The clocks of hosts differ: each look starts so long before the newest letter of the last one."""
+"""The clocks of hosts differ: who has read to the end starts again so long before the newest letter."""
 KNOWN_PART = 0.5
 """Of the canary, the part whose fate has to be known before the rest may go."""
 
@@ -58,6 +58,8 @@ class Canary:
         self._returned: set[str] = set()
         self._looked_at: dict[str, UnixMs] = {}
         self._newest: UnixMs = 0
+        self._since: UnixMs = 0
+        self._cursor: str | None = None
 
     @property
     def is_chosen(self) -> bool:
@@ -68,6 +70,11 @@ class Canary:
     def is_over(self) -> bool:
         """Whether the rest may go."""
         return self._progress is not None and self._progress.is_over
+
+    @property
+    def is_behind(self) -> bool:
+        """Whether the last look ended before the newest letter: more may have died again than is known."""
+        return self._cursor is not None
 
     async def choose(self, *, now: UnixMs) -> str:
         """Look at every letter of the job once and choose; the job's `progress`, to be stored before any is sent.
@@ -167,21 +174,23 @@ class Canary:
         return found
 
     async def _look_for_returns(self) -> None:
-        """Letters that died since the job was made and that are copies it sent."""
+        """Letters that died since the job was made and that are copies it sent. Where many die, of whatever job or
+        queue, one look does not get to the end; the next one goes on.
+        """
         assert self._progress is not None
-        since = max(self._job.created_at, self._progress.since - OVERLAP_MS, self._newest - OVERLAP_MS)
-        self._looked_at = {letter_id: at for letter_id, at in self._looked_at.items() if at >= since}
-        cursor = None
+        if not self.is_behind:
+            self._since = max(self._job.created_at, self._progress.since - OVERLAP_MS, self._newest - OVERLAP_MS)
+            self._looked_at = {letter_id: at for letter_id, at in self._looked_at.items() if at >= self._since}
         for _ in range(MAX_PAGES):
-            page = await self._backend.letters.find(Selection(since=since), limit=PAGE, cursor=cursor)
+            page = await self._backend.letters.find(Selection(since=self._since), limit=PAGE, cursor=self._cursor)
             fresh = [each for each in page.letters if each.id not in self._looked_at]
             for each in fresh:
                 self._looked_at[each.id] = each.dead_lettered_at
                 self._newest = max(self._newest, each.dead_lettered_at)
                 if each.previous is not None and each.previous not in self._returned:
                     await self._count(each.id, each.previous)
-            cursor = page.cursor
-            if cursor is None:
+            self._cursor = page.cursor
+            if not self.is_behind:
                 return
 
     async def _count(self, letter_id: str, previous: str) -> None:

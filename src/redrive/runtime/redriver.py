@@ -252,12 +252,12 @@ class _Run:
         return job
 
     async def _watch(self, job: Job, canary: Canary) -> None:
-        """Until all of the canary is known, or its time is over."""
+        """Until all of the canary is known, or its time is over and every letter that died meanwhile was looked at."""
         until = self._elapsed_ms() + job.options.canary_watch_ms
         while True:
             known, sent = await self._look(canary, is_over=False)
             is_late = self._elapsed_ms() >= until
-            if known >= sent or is_late:
+            if (known >= sent or is_late) and not canary.is_behind:
                 break
             await self._keep(job)
             await self._clock.sleep(min(LOOK_MS, max(1, until - self._elapsed_ms())))
