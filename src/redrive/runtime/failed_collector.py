@@ -70,6 +70,12 @@ class FailedCollector:
         self.is_clean = True
         """Always: a job has an id, so nothing has to be counted (as `Collector` does)."""
 
+    def forget(self) -> None:
+        """Nothing: see `is_clean`."""
+
+    async def let_go(self) -> None:
+        """Nothing: a look takes nothing in hand."""
+
     async def run(
         self,
         queue: str,
