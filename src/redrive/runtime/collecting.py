@@ -60,6 +60,7 @@ class Turn:
         self._until_ms = 0.0
         self.is_after_kill = False
         """Whether who had it before did not give it back."""
+        self._is_new = True
 
     async def wait(self) -> None:
         """Take it, if need be once the lease of a collector that was killed has ended. Raises `TransitionError` where
@@ -82,6 +83,7 @@ class Turn:
             (is_ours,) = await asyncio.to_thread(self._claims.renew, [self._ref], lease_ms=LEASE_MS)
             self._until_ms = asked_ms + LEASE_MS
             if is_ours:
+                self._is_new = False
                 return True
             self._ref = None
         (verdict,) = await self._claims.claim([(self._queue, KEY)], lease_ms=LEASE_MS, owner=self._owner)
@@ -89,7 +91,14 @@ class Turn:
             return False
         self._ref, self._until_ms = verdict.ref, asked_ms + LEASE_MS
         self.is_after_kill = verdict.lost is not None
+        self._is_new = True
         return True
+
+    def begin(self, collector: AnyCollector) -> None:
+        """Tell this collector what the turn means for it: what it counted before another may have had it is over."""
+        if self._is_new:
+            collector.forget()
+        collector.is_after_loss |= self.is_after_kill
 
     async def renew(self) -> None:
         """Keep it. Raises `LeaseLostError` where it has passed on, or could not be renewed before its end."""
@@ -130,6 +139,7 @@ class Turn:
         finally:
             task.cancel()
             await asyncio.gather(task, return_exceptions=True)
+            await asyncio.shield(collector.let_go())
             if collector.is_clean:
                 await asyncio.shield(self.give_back())
 
@@ -151,7 +161,7 @@ async def collect_in_turn(
     while True:
         try:
             await turn.wait()
-            collector.is_after_loss |= turn.is_after_kill
+            turn.begin(collector)
             work = collector.run(queue, once=once, limit=limit, on_collected=on_collected, done=done)
             return await turn.during(work, collector)
         except (BrokerUnavailableError, LeaseLostError):
@@ -207,7 +217,7 @@ class Collecting:
             await self._clock.sleep(LOOK_EVERY_MS)
 
     async def _have_turn(self, turn: Turn, queue: str, *, collector: AnyCollector, outage: Outage) -> None:
-        collector.is_after_loss |= turn.is_after_kill
+        turn.begin(collector)
         self._events.emit("collector.started", queue=queue, worker=self._owner)
         try:
             await turn.during(self._drain(collector, queue, outage), collector)

@@ -16,6 +16,12 @@ one that is stored; of more like it, each is stored again: rather twice than not
 messages, one stored and acknowledged, the other alone in hand at a loss and not stored yet, the second is taken for the
 first. They differ in nothing.
 
+A message with an id is the one that is stored, where somebody had it before. Handed over for the first time it cannot
+be: it died again, and is a letter of its own.
+
+A message the store cannot hold, alone of its batch: it is kept in hand, unsettled, so that those behind it are reached,
+and lies in its queue again once this collector lets go of it or is gone. It is counted as left.
+
 A store that is away: the batch is given back, and the collector tries again with growing pauses.
 """
 
@@ -33,10 +39,10 @@ from redrive.core import settlement
 from redrive.core.letters.foreign import found_id, found_letter
 from redrive.core.letters.letter import Letter
 from redrive.core.letters.selection import Selection
-from redrive.core.ports import Clock, Received, Settle
+from redrive.core.ports import Clock, Lease, LetterStore, Received, Settle
 from redrive.core.settlement import Reason
 from redrive.core.units import Millis
-from redrive.errors import BrokerUnavailableError, NotFoundError, RedriveError
+from redrive.errors import BrokerUnavailableError, InvalidMessageError, NotFoundError, RedriveError
 from redrive.runtime.backend import Backend
 from redrive.runtime.events import Events
 
@@ -48,6 +54,10 @@ PAUSE_INITIAL_MS: Final[Millis] = 500
 PAUSE_MAX_MS: Final[Millis] = 30_000
 COPY_BITS: Final = 63
 """Of the number that tells apart messages that are alike in everything."""
+MAX_LEFT: Final = 1_000
+"""Messages in hand that the store cannot hold; with so many a run ends."""
+NOT_STORABLE: Final = "the store cannot hold it"
+"""Why they are left."""
 GIVEN_BACK: Final = Reason(code="NOT_STORED", text="the collector could not store it")
 
 
@@ -65,6 +75,8 @@ class Collected:
 
 
 OnCollected: TypeAlias = Callable[[Collected], None]
+Fresh: TypeAlias = tuple[Received, Letter]
+"""A message and the letter it becomes."""
 
 
 class Collector:
@@ -97,11 +109,24 @@ class Collector:
         # Of messages handed over again: what was stored before. No more than were in hand at a loss.
         self._met: set[str] = set()
         self._unsettled: Counter[str] = Counter()
+        # What the store cannot hold, by the ids of their letters.
+        self._left: dict[str, Received] = {}
 
     @property
     def is_clean(self) -> bool:
         """Whether all that was stored is acknowledged."""
         return not self._unsettled and not self.is_after_loss
+
+    def forget(self) -> None:
+        """What it counted is of no use any more: another may have collected since, or the queue was empty."""
+        self._met.clear()
+        self._unsettled.clear()
+
+    async def let_go(self) -> None:
+        """Give back what the store cannot hold. Killed right here, it lies in its queue all the same."""
+        left, self._left = list(self._left.values()), {}
+        if left:
+            await self._give_back(left)
 
     async def run(
         self,
@@ -113,18 +138,21 @@ class Collector:
         done: Collected | None = None,
     ) -> Collected:
         """Until the queue is empty (`once`), `limit` messages were taken, or it is cancelled: what is in hand then is
-        given back. `done`: what came before, added to.
+        given back. `done`: what came before, added to. What the store cannot hold stays in hand until `let_go`; with
+        `MAX_LEFT` of those it ends.
         Raises `NotFoundError` where there is no such queue; `once`, also `BrokerUnavailableError`.
         """
         await refuse_unknown(self._backend, queue)
         done = Collected() if done is None else done
+        done.left = self._count_left()
         pause_ms = PAUSE_INITIAL_MS
-        while limit is None or done.taken < limit:
+        while (limit is None or done.taken < limit) and len(self._left) < MAX_LEFT:
             size = BATCH if limit is None else min(BATCH, limit - done.taken)
             try:
                 taken = await self._take(queue, size)
                 if not taken:
                     self.is_after_loss = False
+                    self.forget()
                 if not taken and once:
                     break
                 await whole(self._keep(queue, taken, done))
@@ -142,6 +170,7 @@ class Collector:
     def _lose(self) -> None:
         self.is_after_loss = True
         self._met.clear()
+        self._left.clear()
 
     async def _take(self, queue: str, limit: int) -> list[Received]:
         return await self._backend.broker.receive(
@@ -158,20 +187,35 @@ class Collector:
             await self._give_back(taken)
             raise
         try:
-            await self._backend.letters.put(fresh)
+            refused = await put_all(self._backend.letters, [letter for _, letter in fresh])
         except BaseException:
             # It may have stored them.
             self._unsettled.update(letter.id for letter in letters)
             await self._give_back(taken)
             raise
-        ends = [Settle(lease=each.lease, settlement=settlement.ACK) for each in taken]
-        is_settled = await self._backend.broker.settle(ends)
-        self._unsettled.update(letter.id for letter, gone in zip(letters, is_settled, strict=True) if not gone)
-        done.taken += len(taken)
-        done.new += len(fresh)
-        done.by_queue.update(letter.queue for letter in fresh)
-        done.by_group.update(letter.fingerprint for letter in fresh)
-        self._events.emit("letters.collected", queue=queue, taken=len(taken), new=len(fresh))
+        bad = self._keep_aside(fresh, refused, done)
+        kept = [pair for pair in zip(taken, letters, strict=True) if pair[0].lease not in bad]
+        new = [letter for _, letter in fresh if letter.id not in refused]
+        is_settled = await self._backend.broker.settle(
+            [Settle(lease=received.lease, settlement=settlement.ACK) for received, _ in kept]
+        )
+        self._unsettled.update(letter.id for (_, letter), gone in zip(kept, is_settled, strict=True) if not gone)
+        done.taken += len(kept)
+        done.new += len(new)
+        done.by_queue.update(letter.queue for letter in new)
+        done.by_group.update(letter.fingerprint for letter in new)
+        if kept:
+            self._events.emit("letters.collected", queue=queue, taken=len(kept), new=len(new))
+
+    def _keep_aside(self, fresh: Sequence[Fresh], refused: set[str], done: Collected) -> list[Lease]:
+        """Count what the store refused as left; the leases of it, that stay as they are."""
+        bad = {letter.id: received for received, letter in fresh if letter.id in refused}
+        self._left.update(bad)
+        done.left = self._count_left()
+        return [received.lease for received in bad.values()]
+
+    def _count_left(self) -> Counter[str]:
+        return Counter({NOT_STORABLE: len(self._left)} if self._left else ())
 
     def _letter(self, queue: str, received: Received) -> Letter:
         return found_letter(
@@ -183,10 +227,10 @@ class Collector:
             ttl_ms=self._ttl_ms,
         )
 
-    async def _fresh(self, queue: str, taken: Sequence[Received], letters: Sequence[Letter]) -> list[Letter]:
+    async def _fresh(self, queue: str, taken: Sequence[Received], letters: Sequence[Letter]) -> list[Fresh]:
         """Those that are not stored yet, each under an id of its own. One look into the store for the batch."""
         stored = await self._stored([letter.id for letter in letters])
-        fresh: list[Letter] = []
+        fresh: list[Fresh] = []
         used: set[str] = set()
         for name in {letter.id for letter in letters} - stored:
             # A put that failed has stored nothing.
@@ -199,7 +243,7 @@ class Collector:
                 copy = secrets.randbits(COPY_BITS)
                 made = replace(letter, id=found_id(received.message, dead_letter_queue=queue, copy=copy))
             used.add(made.id)
-            fresh.append(made)
+            fresh.append((received, made))
         return fresh
 
     def _was_stored(self, received: Received, letter: Letter, used: set[str]) -> bool:
@@ -237,6 +281,23 @@ async def whole(work: Coroutine[None, None, None]) -> None:
         raise
 
 
+async def put_all(store: LetterStore, letters: Sequence[Letter]) -> set[str]:
+    """Store them; one by one where the store cannot hold one of them. The ids of those it cannot hold. Killed in
+    between: some are stored, and storing them again is harmless.
+    """
+    try:
+        await store.put(letters)
+    except InvalidMessageError:
+        refused = set()
+        for letter in letters:
+            try:
+                await store.put([letter])
+            except InvalidMessageError:
+                refused.add(letter.id)
+        return refused
+    return set()
+
+
 async def refuse_unknown(backend: Backend, queue: str) -> None:
     """Raises `NotFoundError` where the broker has no such queue."""
     if queue not in {depth.queue for depth in await backend.broker.depths([queue])}:
@@ -244,5 +305,10 @@ async def refuse_unknown(backend: Backend, queue: str) -> None:
 
 
 def _is_another(queue: str, received: Received, letter: Letter) -> bool:
-    """Whether a message with the id of a known letter may be another message: one that has no id of its own."""
-    return received.message.key is None and letter.id == found_id(received.message, dead_letter_queue=queue)
+    """Whether a message with the id of a known letter may be another message: one that has no id of its own, or that
+    nobody had in hand before. Never one whose letter redrive made.
+    """
+    if received.message.key is not None and received.redelivered:
+        return False
+    own, copy = (found_id(received.message, dead_letter_queue=queue, copy=number) for number in (0, 1))
+    return letter.id == own != copy

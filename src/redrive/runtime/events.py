@@ -315,8 +315,8 @@ EVENTS: Final[Mapping[str, EventType]] = {
     ),
     "collector.left": EventType(
         level=Level.WARN,
-        text="Failed jobs are left where they lie",
-        fields={"queue": "queue", "reason": "why", "count": "jobs"},
+        text="Failed jobs, or dead letters the store cannot hold, are left where they lie",
+        fields={"queue": "queue", "reason": "why", "count": "jobs or messages"},
     ),
     "collector.paused": EventType(
         level=Level.ERROR,

@@ -9,7 +9,10 @@ there, what is true?
 
 A person may retry a job in a dashboard at the same moment. One that was seen failed and is no longer so, is not taken;
 its letter, stored an instant before, is closed, for the job is alive. Weak spot: where the collector is killed in
-between, that letter stays open beside a job that runs; rather twice than not at all.
+between, that letter stays open beside a job that runs; rather twice than not at all. Found later as it was at first
+(edited, and edited back), its letter is opened again before the job is taken out.
+
+A job whose letter the store cannot hold stays where it is, and is counted as left.
 
 Several collectors may go through one queue: they store the same letters, and a job is taken out once. A store or broker
 that is away: the collector tries again with growing pauses.
@@ -30,10 +33,12 @@ from redrive.errors import BrokerUnavailableError
 from redrive.runtime.backend import Backend
 from redrive.runtime.collector import (
     BATCH,
+    NOT_STORABLE,
     PAUSE_INITIAL_MS,
     PAUSE_MAX_MS,
     Collected,
     OnCollected,
+    put_all,
     refuse_unknown,
     whole,
 )
@@ -44,6 +49,9 @@ LOOK_EVERY_MS: Final[Millis] = 2_000
 OWN: Final = "redrive's own, stored already"
 """Why those are left that redrive's own workers gave up."""
 ACTOR: Final = "redrive (collector)"
+HELD: Final = "the broker does not let go of it now"
+"""Why they are left that are stored, and not taken out yet."""
+REOPENED: Final = "the job was found as it was at first, and is taken"
 NOTE: Final = "the job was retried or changed where it lies, and was not taken"
 
 
@@ -69,6 +77,12 @@ class FailedCollector:
         self.is_after_loss = False
         self.is_clean = True
         """Always: a job has an id, so nothing has to be counted (as `Collector` does)."""
+
+    def forget(self) -> None:
+        """Nothing: see `is_clean`."""
+
+    async def let_go(self) -> None:
+        """Nothing: a look takes nothing in hand."""
 
     async def run(
         self,
@@ -126,7 +140,7 @@ class FailedCollector:
             left.update(_left(page))
             if page.jobs:
                 # Cut off between the store and its end, nothing is lost; but a letter may stay open that was to close.
-                await whole(self._keep(queue, page.jobs, done))
+                await whole(self._keep(queue, page.jobs, done, left=left))
             done.left = left.copy()
             cursor = page.cursor
             if tell is not None:
@@ -134,17 +148,23 @@ class FailedCollector:
             if cursor is None:
                 return
 
-    async def _keep(self, queue: str, jobs: Sequence[FailedJob], done: Collected) -> None:
+    async def _keep(self, queue: str, jobs: Sequence[FailedJob], done: Collected, *, left: Counter[str]) -> None:
         """Killed before the store: nothing happened. After it: the jobs are seen again, as the same letters."""
         letters = [self._letter(queue, job) for job in jobs]
         stored = await self._stored([letter.id for letter in letters])
         fresh = [letter for letter in letters if letter.id not in stored]
-        await self._backend.letters.put(fresh)
-        ends = await self._failed.take(queue, jobs)
+        refused = await put_all(self._backend.letters, fresh)
+        pairs = [(job, letter) for job, letter in zip(jobs, letters, strict=True) if letter.id not in refused]
+        await self._open_again([letter for _, letter in pairs if letter.id in stored])
+        ends = await self._failed.take(queue, [job for job, _ in pairs])
+        letters = [letter for _, letter in pairs]
+        left.update(
+            {why: count for why, count in ((HELD, ends.count(Taking.HELD)), (NOT_STORABLE, len(refused))) if count}
+        )
         changed = [letter for letter, end in zip(letters, ends, strict=True) if end is Taking.CHANGED]
         await self._close(changed)
         alive = {letter.id for letter in changed}
-        new = [letter for letter in fresh if letter.id not in alive]
+        new = [letter for letter in fresh if letter.id not in alive | refused]
         taken = ends.count(Taking.TAKEN)
         done.taken += taken
         done.new += len(new)
@@ -159,6 +179,22 @@ class FailedCollector:
     async def _stored(self, letter_ids: Sequence[str]) -> set[str]:
         page = await self._backend.letters.find(Selection(ids=tuple(letter_ids)), limit=len(letter_ids))
         return {letter.id for letter in page.letters}
+
+    async def _open_again(self, letters: Sequence[Letter]) -> None:
+        """Those that a collector closed, for their jobs had changed. What a person has closed stays so."""
+        if not letters:
+            return
+        selection = Selection(ids=tuple(letter.id for letter in letters), states=frozenset({ReviewState.CLOSED}))
+        page = await self._backend.letters.find(selection, limit=len(letters))
+        found = [await self._backend.letters.get(letter.id) for letter in page.letters]
+        at = self._clock.now()
+        changes = [
+            ReviewChange(letter_id=each[0].id, to=ReviewState.PENDING, actor=ACTOR, at=at, note=REOPENED)
+            for each in found
+            if each is not None and each[1] and each[1][-1].actor == ACTOR
+        ]
+        if changes:
+            await self._backend.letters.review(changes)
 
     async def _close(self, letters: Sequence[Letter]) -> None:
         """Letters of jobs that live on. One that a person has sent back or closed already stays as it is."""

@@ -63,9 +63,11 @@ async def list_collectable(call: Call) -> Any:
 
 
 async def _dead_letter_queue(call: Call) -> str:
-    """The queue the path names. A queue of work is refused: what lies in it is not dead."""
+    """The queue the path names. A queue of work is refused: what lies in it is not dead, unless its broker keeps what
+    failed under the same name.
+    """
     queue = call.path["queue"]
-    if queue in call.service.consumed_queues:
+    if queue in call.service.consumed_queues and call.app.backend.failed is None:
         raise ConfigurationError(f'"{queue}" is consumed by this app: it holds messages, no dead letters. Not taken.')
     if queue not in {depth.queue for depth in await call.app.backend.broker.depths([queue])}:
         raise NotFoundError(f'There is no queue "{queue}". Nothing was taken.')
