@@ -155,19 +155,42 @@ async def test_a_job_echoes_no_filter_and_no_edit(api: Api, app: Redrive) -> Non
     edit = [{"op": "replace", "path": "/card/no", "value": CARD}]
     ask = {"selection": {"text": MAIL}, "options": {"edit": edit}, "note": f"for {MAIL}"}
 
-    planned = await api.post("/api/v1/jobs/plan", ask, role=Role.VIEWER)
     made = await api.post("/api/v1/jobs", ask)
     job = made.json()["job"]["id"]
     seen = [
-        planned.text,
         (await api.get("/api/v1/jobs")).text,
         (await api.get(f"/api/v1/jobs/{job}")).text,
         (await api.get(f"/api/v1/jobs/{job}/items")).text,
     ]
 
     assert [] == [secret for text in seen for secret in leaked(text)]
-    assert [REDACTED] == planned.json()["edits"][0]["diff"]
     assert CARD in made.text
+
+
+@pytest.mark.parametrize("redact", [(RedactRule(patterns=(r"[a-z.]+@[a-z.]+",)),)])
+async def test_a_plan_shows_no_diff_of_what_patterns_may_hide(api: Api, app: Redrive) -> None:
+    await app.backend.letters.put([paid()])
+    edit = [{"op": "replace", "path": "/mail", "value": ""}]
+    ask = {"selection": {"ids": ["dl_1"]}, "options": {"edit": edit}}
+
+    planned = await api.post("/api/v1/jobs/plan", ask, role=Role.VIEWER)
+
+    assert [REDACTED] == planned.json()["edits"][0]["diff"]
+
+
+@pytest.mark.parametrize("redact", [(RedactRule(type="pay.*", role=Role.OPERATOR, fields=("payload.card",)),)])
+@pytest.mark.parametrize("path", ["/api/v1/jobs/plan", "/api/v1/jobs"])
+async def test_who_may_not_see_all_of_a_body_cannot_edit_it(api: Api, app: Redrive, path: str) -> None:
+    await app.backend.letters.put([paid()])
+    right, wrong = ([{"op": "test", "path": "/card/pin", "value": pin}] for pin in (PIN, PIN + 1))
+    moved = [{"op": "move", "from": "/card", "path": "/n"}]
+    asks = [{"selection": {"ids": ["dl_1"]}, "options": {"edit": edit}} for edit in (right, wrong, moved)]
+
+    refused = [code(await api.post(path, ask)) for ask in asks]
+
+    assert [(403, "forbidden")] * 3 == refused
+    assert [] == list(await app.backend.jobs.list())
+    assert (await api.post(path, asks[2], role=Role.ADMIN)).is_success
 
 
 async def test_a_refusal_echoes_nothing(api: Api) -> None:

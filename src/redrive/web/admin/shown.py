@@ -21,6 +21,7 @@ from redrive.core.access import (
 from redrive.core.letters.letter import Letter
 from redrive.core.letters.selection import Selection
 from redrive.core.message import Message
+from redrive.core.redrive import JobOptions
 from redrive.core.wire import letter_document, tagged
 from redrive.runtime.archive import line_of
 from redrive.web.admin.call import Call
@@ -162,6 +163,16 @@ def refuse_hidden(call: Call, selection: Selection) -> Selection:
         if redacted({name: ""}, [path[:1] for path in hidden], is_caseless=True) != {name: ""}:
             raise refuse("forbidden", "One of these headers is hidden from your role: you cannot ask for its value.")
     return selection
+
+
+def refuse_edit(call: Call, options: JobOptions) -> JobOptions:
+    """The options. Refused where they edit bodies of which the role does not see all: a `test` tells what stands there,
+    and a `copy` or `move` to where it is seen shows it.
+    """
+    shown = shown_anywhere(call)
+    if options.edit is not None and shown is not None and paths_below(shown.veil.paths, "payload"):
+        raise refuse("forbidden", "Parts of bodies are hidden from your role: you cannot edit them. Nothing was sent.")
+    return options
 
 
 def letter_line(call: Call, letter: Letter) -> bytes:
