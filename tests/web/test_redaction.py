@@ -211,6 +211,19 @@ async def test_who_may_not_see_a_header_cannot_ask_for_its_value(api: Api, app: 
     assert 200 == (await api.get(path, params={"filter": "header:to=x"})).status_code
 
 
+async def test_a_job_shows_no_value_of_a_hidden_header(api: Api, app: Redrive) -> None:
+    await app.backend.letters.put([paid()])
+    made = await api.post("/api/v1/jobs", {"selection": {"filter": f'header:"AUTHORIZATION={AUTH}" header:x=kept'}})
+    job = f"/api/v1/jobs/{made.json()['job']['id']}"
+    await api.post(f"{job}/abort")
+
+    seen = [(await api.get(path)).text for path in (job, "/api/v1/jobs", f"{job}/events")]
+
+    assert AUTH in made.text
+    assert [] == [secret for text in seen for secret in leaked(text)]
+    assert [["AUTHORIZATION", REDACTED], ["x", "kept"]] == json.loads(seen[0])["job"]["selection"]["headers"]
+
+
 @pytest.mark.parametrize(
     "redact", [tuple(RedactRule(type=r.type, role=Role.OPERATOR, fields=r.fields, patterns=r.patterns) for r in RULES)]
 )

@@ -138,7 +138,9 @@ def as_shown(call: Call, document: Any) -> Any:
 
 
 def job_as_shown(call: Call, document: Any) -> Any:
-    """As `as_shown`; the patch of a job is hidden from whom anything of bodies is hidden: its values go into them."""
+    """As `as_shown`; the patch of a job is hidden from whom anything of bodies is hidden: its values go into them. So
+    are the values that hidden headers had to have.
+    """
     shown = shown_anywhere(call)
     if shown is None:
         return document
@@ -146,6 +148,10 @@ def job_as_shown(call: Call, document: Any) -> Any:
     job = found.get("job", found)
     if paths_below(shown.veil.paths, "payload") and job["options"].get("edit") is not None:
         job["options"]["edit"] = REDACTED
+    hidden, asked = paths_below(shown.veil.paths, "headers"), document.get("job", document)["selection"]
+    for pair, (name, _) in zip(job["selection"].get("headers", ()), asked.get("headers", ()), strict=True):
+        if _is_hidden(name, hidden):
+            pair[1] = REDACTED
     return found
 
 
@@ -159,10 +165,14 @@ def refuse_hidden(call: Call, selection: Selection) -> Selection:
     """The selection. Refused where it asks for a header that is hidden: who may ask for values finds them out."""
     shown = shown_anywhere(call)
     hidden = () if shown is None else paths_below(shown.veil.paths, "headers")
-    for name, _ in selection.headers:
-        if redacted({name: ""}, [path[:1] for path in hidden], is_caseless=True) != {name: ""}:
-            raise refuse("forbidden", "One of these headers is hidden from your role: you cannot ask for its value.")
+    if any(_is_hidden(name, hidden) for name, _ in selection.headers):
+        raise refuse("forbidden", "One of these headers is hidden from your role: you cannot ask for its value.")
     return selection
+
+
+def _is_hidden(header: str, paths: Sequence[Path]) -> bool:
+    """Whether these paths hide the header, or a part of it."""
+    return redacted({header: ""}, [path[:1] for path in paths], is_caseless=True) != {header: ""}
 
 
 def refuse_edit(call: Call, options: JobOptions) -> JobOptions:
