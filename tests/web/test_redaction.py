@@ -9,9 +9,11 @@ from typing import Any
 import pytest
 
 from redrive.core.access import REDACTED, RedactRule, Role
+from redrive.core.letters.selection import Selection
 from redrive.core.message import Properties
 from redrive.core.settlement import Reason
 from redrive.runtime.app import Redrive
+from redrive.service import Service
 from redrive.testing.samples import QUEUE, attempt, letter, message
 from tests.web.conftest import DIED_AT, Api, code
 
@@ -72,6 +74,24 @@ async def test_a_letter_is_shown_without_what_is_hidden(api: Api, app: Redrive, 
     assert REDACTED in viewer
     assert CARD in operator
     assert REDACTED not in operator
+
+
+async def test_a_letter_that_is_gone_meanwhile_is_not_listed(
+    api: Api, app: Redrive, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await app.backend.letters.put([paid(), letter("dl_2", died_at=DIED_AT + 1)])
+    service, found = Service(app), Service.letters
+
+    async def found_and_removed(self: Service, *given: Any, **named: Any) -> Any:
+        page = await found(self, *given, **named)
+        await service.remove(Selection(ids=("dl_1",)), actor="ann")
+        return page
+
+    monkeypatch.setattr(Service, "letters", found_and_removed)
+    answer = await api.get("/api/v1/letters")
+
+    assert ["dl_2"] == [each["id"] for each in answer.json()["letters"]]
+    assert [] == list(leaked(answer.text))
 
 
 async def test_what_is_not_hidden_stays_readable(api: Api, app: Redrive) -> None:

@@ -172,7 +172,7 @@ def refuse_hidden(call: Call, selection: Selection) -> Selection:
 
 def _is_hidden(header: str, paths: Sequence[Path]) -> bool:
     """Whether these paths hide the header, or a part of it."""
-    return redacted({header: ""}, [path[:1] for path in paths], is_caseless=True) != {header: ""}
+    return bool(redacted({header: ""}, [path[:1] for path in paths], is_caseless=True) != {header: ""})
 
 
 def refuse_edit(call: Call, options: JobOptions) -> JobOptions:
