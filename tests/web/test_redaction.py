@@ -14,8 +14,10 @@ from redrive.core.message import Properties
 from redrive.core.settlement import Reason
 from redrive.runtime.app import Redrive
 from redrive.service import Service
+from redrive.testing.clock import FakeClock
 from redrive.testing.samples import QUEUE, attempt, letter, message
 from tests.web.conftest import DIED_AT, Api, code
+from tests.web.test_jobs import ended
 
 CARD, NAME, PIN, AUTH, MAIL = "4111111111111111", "Ann O'Neill", 73, "Basic c2VjcmV0", "ann@example.org"
 SECRETS = (CARD, "Neill", AUTH, MAIL)
@@ -130,6 +132,48 @@ async def test_groups_and_counts_follow_the_patterns(api: Api, app: Redrive) -> 
         assert MAIL not in text
         assert "ValueError" in text
     assert MAIL in (await api.get("/api/v1/groups", Role.OPERATOR)).text
+
+
+async def test_keys_that_are_data_follow_the_patterns_and_none_is_lost(api: Api, app: Redrive) -> None:
+    tenants = (MAIL, "bob@example.org", "acme")
+    await app.backend.letters.put(
+        [letter(f"dl_{n}", died_at=DIED_AT, message=message(f"m-{n}", tenant=name)) for n, name in enumerate(tenants)]
+    )
+
+    [group] = (await api.get("/api/v1/groups")).json()["groups"]
+    stats = (await api.get("/api/v1/stats")).json()
+
+    assert {REDACTED: 1, f"{REDACTED} 2": 1, "acme": 1} == stats["by_tenant"] == group["top_tenants"]
+    assert {"pending": 3} == stats["by_state"]
+
+
+async def test_limits_pauses_and_what_is_set_aside_follow_the_patterns(api: Api) -> None:
+    queue, note = f"/api/v1/queues/{QUEUE}", f"for {MAIL}"
+    await api.post(f"{queue}/quarantine", {"tenants": [MAIL], "note": note})
+    await api.ask("PUT", f"{queue}/limits", Role.OPERATOR, json={"rates": {MAIL: "10/min"}, "note": note})
+    done = await api.post(f"{queue}/pause", {"note": note})
+    paths = ("/api/v1/limits", f"{queue}/limits", "/api/v1/queues", queue)
+
+    seen = [(await api.get(path)).text for path in paths]
+
+    assert MAIL in done.text
+    assert [] == [path for path, text in zip(paths, seen, strict=True) if MAIL in text or REDACTED not in text]
+    assert {REDACTED: "10/min"} == json.loads(seen[1])["rates"]
+
+
+async def test_the_items_of_a_job_follow_the_patterns(api: Api, app: Redrive, clock: FakeClock) -> None:
+    await app.backend.letters.put([letter("dl_1", died_at=DIED_AT)])
+    edit = [{"op": "remove", "path": f"/{MAIL}"}]
+    ask = {"selection": {"ids": ["dl_1"]}, "options": {"edit": edit}}
+    job = (await api.post("/api/v1/jobs", ask)).json()["job"]["id"]
+    await ended(api, job, clock)
+
+    operator, viewer = [
+        (await api.get(f"/api/v1/jobs/{job}/items", role)).text for role in (Role.OPERATOR, Role.VIEWER)
+    ]
+
+    assert MAIL in operator
+    assert MAIL not in viewer
 
 
 @pytest.mark.parametrize("redact", [(RedactRule(fields=("error",)),)])

@@ -100,7 +100,8 @@ async def job_items(call: Call) -> Any:
         }
         for item in found
     ]
-    return {"items": items, "after": found[-1].position if len(found) == query.limit else None}
+    after = found[-1].position if len(found) == query.limit else None
+    return as_shown(call, {"items": items, "after": after})
 
 
 async def job_events(call: Call) -> Response:

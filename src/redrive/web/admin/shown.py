@@ -31,6 +31,8 @@ REDACTED_BODY: Final = "$redacted"
 """The tag of a body in a line that is not whole: nothing loads it as a letter."""
 ERROR_FIELDS: Final = frozenset({"reason_text", "group_title", "title", "error_text", "traceback"})
 """Fields of documents whose text was made of errors."""
+COUNTED_BY: Final = frozenset({"by_queue", "by_reason", "by_tenant", "top_tenants", "versions", "tenants", "rates"})
+"""Fields that are mappings whose keys are data."""
 NAMES: Final = frozenset({"id", "group", "fingerprint", "previous", "outstanding_job", "letter_id", "state", "schema"})
 """Fields that name things redrive made itself: without them nothing could be asked for."""
 
@@ -97,9 +99,20 @@ class Shown:
             case list():
                 return [self.document(each, name) for each in value]
             case dict():
-                return {key: self.document(each, key) for key, each in value.items()}
+                keys = self._keys(list(value)) if name in COUNTED_BY else list(value)
+                return {shown: self.document(each, key) for shown, (key, each) in zip(keys, value.items(), strict=True)}
             case _:
                 return value
+
+    def _keys(self, keys: Sequence[str]) -> list[str]:
+        """Keys that are data, as they are shown. Those that look alike then are numbered: none is lost."""
+        shown: dict[str, None] = {}
+        for key in keys:
+            text, number = self.texts(key), 1
+            while (each := text if number == 1 else f"{text} {number}") in shown:
+                number += 1
+            shown[each] = None
+        return list(shown)
 
 
 def shown_of(call: Call, message: Message) -> Shown | None:
