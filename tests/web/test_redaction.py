@@ -9,11 +9,15 @@ from typing import Any
 import pytest
 
 from redrive.core.access import REDACTED, RedactRule, Role
+from redrive.core.letters.selection import Selection
 from redrive.core.message import Properties
 from redrive.core.settlement import Reason
 from redrive.runtime.app import Redrive
+from redrive.service import Service
+from redrive.testing.clock import FakeClock
 from redrive.testing.samples import QUEUE, attempt, letter, message
 from tests.web.conftest import DIED_AT, Api, code
+from tests.web.test_jobs import ended
 
 CARD, NAME, PIN, AUTH, MAIL = "4111111111111111", "Ann O'Neill", 73, "Basic c2VjcmV0", "ann@example.org"
 SECRETS = (CARD, "Neill", AUTH, MAIL)
@@ -74,6 +78,24 @@ async def test_a_letter_is_shown_without_what_is_hidden(api: Api, app: Redrive, 
     assert REDACTED not in operator
 
 
+async def test_a_letter_that_is_gone_meanwhile_is_not_listed(
+    api: Api, app: Redrive, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await app.backend.letters.put([paid(), letter("dl_2", died_at=DIED_AT + 1)])
+    service, found = Service(app), Service.letters
+
+    async def found_and_removed(self: Service, *given: Any, **named: Any) -> Any:
+        page = await found(self, *given, **named)
+        await service.remove(Selection(ids=("dl_1",)), actor="ann")
+        return page
+
+    monkeypatch.setattr(Service, "letters", found_and_removed)
+    answer = await api.get("/api/v1/letters")
+
+    assert ["dl_2"] == [each["id"] for each in answer.json()["letters"]]
+    assert [] == list(leaked(answer.text))
+
+
 async def test_what_is_not_hidden_stays_readable(api: Api, app: Redrive) -> None:
     await app.backend.letters.put([paid(), letter("dl_2", died_at=DIED_AT + 1)])
 
@@ -110,6 +132,48 @@ async def test_groups_and_counts_follow_the_patterns(api: Api, app: Redrive) -> 
         assert MAIL not in text
         assert "ValueError" in text
     assert MAIL in (await api.get("/api/v1/groups", Role.OPERATOR)).text
+
+
+async def test_keys_that_are_data_follow_the_patterns_and_none_is_lost(api: Api, app: Redrive) -> None:
+    tenants = (MAIL, "bob@example.org", "acme")
+    await app.backend.letters.put(
+        [letter(f"dl_{n}", died_at=DIED_AT, message=message(f"m-{n}", tenant=name)) for n, name in enumerate(tenants)]
+    )
+
+    [group] = (await api.get("/api/v1/groups")).json()["groups"]
+    stats = (await api.get("/api/v1/stats")).json()
+
+    assert {REDACTED: 1, f"{REDACTED} 2": 1, "acme": 1} == stats["by_tenant"] == group["top_tenants"]
+    assert {"pending": 3} == stats["by_state"]
+
+
+async def test_limits_pauses_and_what_is_set_aside_follow_the_patterns(api: Api) -> None:
+    queue, note = f"/api/v1/queues/{QUEUE}", f"for {MAIL}"
+    await api.post(f"{queue}/quarantine", {"tenants": [MAIL], "note": note})
+    await api.ask("PUT", f"{queue}/limits", Role.OPERATOR, json={"rates": {MAIL: "10/min"}, "note": note})
+    done = await api.post(f"{queue}/pause", {"note": note})
+    paths = ("/api/v1/limits", f"{queue}/limits", "/api/v1/queues", queue)
+
+    seen = [(await api.get(path)).text for path in paths]
+
+    assert MAIL in done.text
+    assert [] == [path for path, text in zip(paths, seen, strict=True) if MAIL in text or REDACTED not in text]
+    assert {REDACTED: "10/min"} == json.loads(seen[1])["rates"]
+
+
+async def test_the_items_of_a_job_follow_the_patterns(api: Api, app: Redrive, clock: FakeClock) -> None:
+    await app.backend.letters.put([letter("dl_1", died_at=DIED_AT)])
+    edit = [{"op": "remove", "path": f"/{MAIL}"}]
+    ask = {"selection": {"ids": ["dl_1"]}, "options": {"edit": edit}}
+    job = (await api.post("/api/v1/jobs", ask)).json()["job"]["id"]
+    await ended(api, job, clock)
+
+    operator, viewer = [
+        (await api.get(f"/api/v1/jobs/{job}/items", role)).text for role in (Role.OPERATOR, Role.VIEWER)
+    ]
+
+    assert MAIL in operator
+    assert MAIL not in viewer
 
 
 @pytest.mark.parametrize("redact", [(RedactRule(fields=("error",)),)])
@@ -155,19 +219,42 @@ async def test_a_job_echoes_no_filter_and_no_edit(api: Api, app: Redrive) -> Non
     edit = [{"op": "replace", "path": "/card/no", "value": CARD}]
     ask = {"selection": {"text": MAIL}, "options": {"edit": edit}, "note": f"for {MAIL}"}
 
-    planned = await api.post("/api/v1/jobs/plan", ask, role=Role.VIEWER)
     made = await api.post("/api/v1/jobs", ask)
     job = made.json()["job"]["id"]
     seen = [
-        planned.text,
         (await api.get("/api/v1/jobs")).text,
         (await api.get(f"/api/v1/jobs/{job}")).text,
         (await api.get(f"/api/v1/jobs/{job}/items")).text,
     ]
 
     assert [] == [secret for text in seen for secret in leaked(text)]
-    assert [REDACTED] == planned.json()["edits"][0]["diff"]
     assert CARD in made.text
+
+
+@pytest.mark.parametrize("redact", [(RedactRule(patterns=(r"[a-z.]+@[a-z.]+",)),)])
+async def test_a_plan_shows_no_diff_of_what_patterns_may_hide(api: Api, app: Redrive) -> None:
+    await app.backend.letters.put([paid()])
+    edit = [{"op": "replace", "path": "/mail", "value": ""}]
+    ask = {"selection": {"ids": ["dl_1"]}, "options": {"edit": edit}}
+
+    planned = await api.post("/api/v1/jobs/plan", ask, role=Role.VIEWER)
+
+    assert [REDACTED] == planned.json()["edits"][0]["diff"]
+
+
+@pytest.mark.parametrize("redact", [(RedactRule(type="pay.*", role=Role.OPERATOR, fields=("payload.card",)),)])
+@pytest.mark.parametrize("path", ["/api/v1/jobs/plan", "/api/v1/jobs"])
+async def test_who_may_not_see_all_of_a_body_cannot_edit_it(api: Api, app: Redrive, path: str) -> None:
+    await app.backend.letters.put([paid()])
+    right, wrong = ([{"op": "test", "path": "/card/pin", "value": pin}] for pin in (PIN, PIN + 1))
+    moved = [{"op": "move", "from": "/card", "path": "/n"}]
+    asks = [{"selection": {"ids": ["dl_1"]}, "options": {"edit": edit}} for edit in (right, wrong, moved)]
+
+    refused = [code(await api.post(path, ask)) for ask in asks]
+
+    assert [(403, "forbidden")] * 3 == refused
+    assert [] == list(await app.backend.jobs.list())
+    assert (await api.post(path, asks[2], role=Role.ADMIN)).is_success
 
 
 async def test_a_refusal_echoes_nothing(api: Api) -> None:
@@ -186,6 +273,19 @@ async def test_who_may_not_see_a_header_cannot_ask_for_its_value(api: Api, app: 
     assert (403, "forbidden") == code(await api.get(path, params=line))
     assert 200 == (await api.get(path, Role.OPERATOR, params=line)).status_code
     assert 200 == (await api.get(path, params={"filter": "header:to=x"})).status_code
+
+
+async def test_a_job_shows_no_value_of_a_hidden_header(api: Api, app: Redrive) -> None:
+    await app.backend.letters.put([paid()])
+    made = await api.post("/api/v1/jobs", {"selection": {"filter": f'header:"AUTHORIZATION={AUTH}" header:x=kept'}})
+    job = f"/api/v1/jobs/{made.json()['job']['id']}"
+    await api.post(f"{job}/abort")
+
+    seen = [(await api.get(path)).text for path in (job, "/api/v1/jobs", f"{job}/events")]
+
+    assert AUTH in made.text
+    assert [] == [secret for text in seen for secret in leaked(text)]
+    assert [["AUTHORIZATION", REDACTED], ["x", "kept"]] == json.loads(seen[0])["job"]["selection"]["headers"]
 
 
 @pytest.mark.parametrize(

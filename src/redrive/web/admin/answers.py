@@ -320,8 +320,8 @@ class Pruned(Struct, kw_only=True):
 
 class Erased(Struct, kw_only=True):
     """What was erased, or would be: of the store, and of so many files. `held`: those that stay because a redrive job
-    holds them. `unreadable`: lines of archives that are no letter; they stay. `claims`: keys of dead letters that went;
-    `claims_kept`: keys of messages that were processed or run.
+    holds them. `unreadable`: lines of archives that are no letter; they stay. `claims`: their idempotency keys that go;
+    `claims_kept`: those that stay until their time is over.
     """
 
     dry_run: bool

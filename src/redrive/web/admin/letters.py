@@ -28,15 +28,20 @@ async def list_letters(call: Call) -> Any:
     page = await call.service.letters(selection, limit=query.limit, cursor=query.cursor)
     document = page_document(page)
     letters = zip(page.letters, document["letters"], strict=True)
-    return {**document, "letters": [await _summary_shown(call, summary, each) for summary, each in letters]}
+    shown = [await _summary_shown(call, summary, each) for summary, each in letters]
+    return {**document, "letters": [each for each in shown if each is not None]}
 
 
 async def _summary_shown(call: Call, summary: LetterSummary, document: Any) -> Any:
-    """What is hidden in a body may stand in the text of an error, so the letter is read where a rule is on its type."""
+    """What is hidden in a body may stand in the text of an error, so the letter is read where a rule is on its type.
+    None: it is gone meanwhile, and nobody can tell what of it is hidden.
+    """
     if not veil_of(call.app.settings.redact, summary.message_type, call.principal.role):
         return document
     found = await call.app.backend.letters.get(summary.id)
-    shown = None if found is None else shown_of(call, found[0].message)
+    if found is None:
+        return None
+    shown = shown_of(call, found[0].message)
     return document if shown is None else shown.document(document)
 
 

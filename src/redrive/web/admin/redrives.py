@@ -20,14 +20,15 @@ from redrive.web.admin.call import Call
 from redrive.web.admin.names import encoded
 from redrive.web.admin.problems import refuse
 from redrive.web.admin.requests import JobBody
-from redrive.web.admin.shown import as_shown, job_as_shown, refuse_hidden, shown_of
+from redrive.web.admin.shown import as_shown, job_as_shown, refuse_edit, refuse_hidden, shown_of
 
 _WAITING = frozenset({JobState.STAGED, JobState.RUNNING})
 
 
 async def plan_job(call: Call) -> Any:
     """What a job would do; nothing is changed."""
-    plan = await call.service.plan(refuse_hidden(call, call.body.chosen(call.now)), call.body.job_options())
+    options = refuse_edit(call, call.body.job_options())
+    plan = await call.service.plan(refuse_hidden(call, call.body.chosen(call.now)), options)
     document = plan_document(plan)
     for edit in document["edits"]:
         found = await call.app.backend.letters.get(edit["id"])
@@ -43,7 +44,7 @@ async def create_job(call: Call) -> Response:
     the same Idempotency-Key gets this job.
     """
     body, service = call.body, call.service
-    selection, options = refuse_hidden(call, body.chosen(call.now)), body.job_options()
+    selection, options = refuse_hidden(call, body.chosen(call.now)), refuse_edit(call, body.job_options())
     view = await service.redrive(
         selection, options, actor=call.actor, note=body.note, request_key=call.request_key, run=False
     )
@@ -99,7 +100,8 @@ async def job_items(call: Call) -> Any:
         }
         for item in found
     ]
-    return {"items": items, "after": found[-1].position if len(found) == query.limit else None}
+    after = found[-1].position if len(found) == query.limit else None
+    return as_shown(call, {"items": items, "after": after})
 
 
 async def job_events(call: Call) -> Response:

@@ -21,6 +21,7 @@ from redrive.core.access import (
 from redrive.core.letters.letter import Letter
 from redrive.core.letters.selection import Selection
 from redrive.core.message import Message
+from redrive.core.redrive import JobOptions
 from redrive.core.wire import letter_document, tagged
 from redrive.runtime.archive import line_of
 from redrive.web.admin.call import Call
@@ -30,6 +31,8 @@ REDACTED_BODY: Final = "$redacted"
 """The tag of a body in a line that is not whole: nothing loads it as a letter."""
 ERROR_FIELDS: Final = frozenset({"reason_text", "group_title", "title", "error_text", "traceback"})
 """Fields of documents whose text was made of errors."""
+COUNTED_BY: Final = frozenset({"by_queue", "by_reason", "by_tenant", "top_tenants", "versions", "tenants", "rates"})
+"""Fields that are mappings whose keys are data."""
 NAMES: Final = frozenset({"id", "group", "fingerprint", "previous", "outstanding_job", "letter_id", "state", "schema"})
 """Fields that name things redrive made itself: without them nothing could be asked for."""
 
@@ -96,9 +99,20 @@ class Shown:
             case list():
                 return [self.document(each, name) for each in value]
             case dict():
-                return {key: self.document(each, key) for key, each in value.items()}
+                keys = self._keys(list(value)) if name in COUNTED_BY else list(value)
+                return {shown: self.document(each, key) for shown, (key, each) in zip(keys, value.items(), strict=True)}
             case _:
                 return value
+
+    def _keys(self, keys: Sequence[str]) -> list[str]:
+        """Keys that are data, as they are shown. Those that look alike then are numbered: none is lost."""
+        shown: dict[str, None] = {}
+        for key in keys:
+            text, number = self.texts(key), 1
+            while (each := text if number == 1 else f"{text} {number}") in shown:
+                number += 1
+            shown[each] = None
+        return list(shown)
 
 
 def shown_of(call: Call, message: Message) -> Shown | None:
@@ -137,7 +151,9 @@ def as_shown(call: Call, document: Any) -> Any:
 
 
 def job_as_shown(call: Call, document: Any) -> Any:
-    """As `as_shown`; the patch of a job is hidden from whom anything of bodies is hidden: its values go into them."""
+    """As `as_shown`; the patch of a job is hidden from whom anything of bodies is hidden: its values go into them. So
+    are the values that hidden headers had to have.
+    """
     shown = shown_anywhere(call)
     if shown is None:
         return document
@@ -145,6 +161,10 @@ def job_as_shown(call: Call, document: Any) -> Any:
     job = found.get("job", found)
     if paths_below(shown.veil.paths, "payload") and job["options"].get("edit") is not None:
         job["options"]["edit"] = REDACTED
+    hidden, asked = paths_below(shown.veil.paths, "headers"), document.get("job", document)["selection"]
+    for pair, (name, _) in zip(job["selection"].get("headers", ()), asked.get("headers", ()), strict=True):
+        if _is_hidden(name, hidden):
+            pair[1] = REDACTED
     return found
 
 
@@ -158,10 +178,24 @@ def refuse_hidden(call: Call, selection: Selection) -> Selection:
     """The selection. Refused where it asks for a header that is hidden: who may ask for values finds them out."""
     shown = shown_anywhere(call)
     hidden = () if shown is None else paths_below(shown.veil.paths, "headers")
-    for name, _ in selection.headers:
-        if redacted({name: ""}, [path[:1] for path in hidden], is_caseless=True) != {name: ""}:
-            raise refuse("forbidden", "One of these headers is hidden from your role: you cannot ask for its value.")
+    if any(_is_hidden(name, hidden) for name, _ in selection.headers):
+        raise refuse("forbidden", "One of these headers is hidden from your role: you cannot ask for its value.")
     return selection
+
+
+def _is_hidden(header: str, paths: Sequence[Path]) -> bool:
+    """Whether these paths hide the header, or a part of it."""
+    return bool(redacted({header: ""}, [path[:1] for path in paths], is_caseless=True) != {header: ""})
+
+
+def refuse_edit(call: Call, options: JobOptions) -> JobOptions:
+    """The options. Refused where they edit bodies of which the role does not see all: a `test` tells what stands there,
+    and a `copy` or `move` to where it is seen shows it.
+    """
+    shown = shown_anywhere(call)
+    if options.edit is not None and shown is not None and paths_below(shown.veil.paths, "payload"):
+        raise refuse("forbidden", "Parts of bodies are hidden from your role: you cannot edit them. Nothing was sent.")
+    return options
 
 
 def letter_line(call: Call, letter: Letter) -> bytes:
