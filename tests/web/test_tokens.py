@@ -49,6 +49,24 @@ async def test_a_token_stands_in_no_record_and_no_kept_answer(api: Api, app: Red
     assert {} == getattr(app.backend.requests, "_answers", {})
 
 
+async def test_before_the_app_is_open_no_token_is_made_or_revoked(api: Api, app: Redrive) -> None:
+    backend, app._backend = app._backend, None
+    made = await api.post(TOKENS, {"name": "bob"}, role=Role.ADMIN)
+    revoked = await api.ask("DELETE", f"{TOKENS}/viewer-ann", Role.ADMIN)
+    app._backend = backend
+
+    assert [(503, "starting")] * 2 == [code(made), code(revoked)]
+    assert 3 == len(api.tokens.tokens())
+    assert [503, 503] == [each["status"] for each in api.named("api.written")]
+
+
+async def test_the_record_says_whose_token_was_made(api: Api, app: Redrive) -> None:
+    await api.post(TOKENS, {"name": "bob"}, role=Role.ADMIN)
+    [kept] = (await app.backend.requests.writes(WriteQuery(), limit=10)).writes  # type: ignore[union-attr]
+
+    assert ("create_token", "bob") == (kept.operation, kept.target)
+
+
 @pytest.mark.parametrize("body", [{}, {"name": "a b"}, {"name": "viewer-ann"}, {"name": "x", "role": "king"}])
 async def test_a_token_that_cannot_be_is_refused(api: Api, body: dict[str, str]) -> None:
     assert 422 == code(await api.post(TOKENS, body, role=Role.ADMIN))[0]

@@ -152,6 +152,8 @@ class AdminApi:
         write = self._writes.made(call, row.name, _address(request))
         try:
             await self._writes.begin(write)
+        except Refused as refused:
+            response = refused.problem.response()
         except RedriveError as error:
             response = problem_of(error).response()
         else:

@@ -22,7 +22,7 @@ from redrive.errors import RedriveError
 from redrive.runtime.app import Redrive
 from redrive.views import writes_document
 from redrive.web.admin.call import Call
-from redrive.web.admin.problems import MEDIA_TYPE, PROBLEM_TYPE
+from redrive.web.admin.problems import MEDIA_TYPE, PROBLEM_TYPE, refuse
 
 KEPT_MS: Final[Millis] = 400 * 86_400_000
 """A little more than a year."""
@@ -66,12 +66,16 @@ class Writes:
             actor=call.actor,
             role=str(call.principal.role),
             operation=operation,
-            target="/".join(call.path.values()),
+            target="/".join(call.path.values()) or (call.body.name if operation == "create_token" else ""),
             address=address,
         )
 
     async def begin(self, write: Write) -> None:
-        """Keep it as begun. Raises `RedriveError` where it cannot be kept: nothing was carried out."""
+        """Keep it as begun. Raises `RedriveError` where it cannot be kept, `Refused` while the app is not open: nothing
+        was carried out.
+        """
+        if not self.app.is_open:
+            raise refuse("starting")
         if self.store is not None:
             await self.store.put(write)
 
