@@ -99,21 +99,27 @@ async def test_a_pass_that_fails_says_why(api: Api, app: Redrive, monkeypatch: p
 
 
 async def test_a_server_that_stops_says_so_and_loses_nothing(api: Api, app: Redrive) -> None:
+    """What is being stored is stored whole, then acknowledged."""
     await app.publish(DEAD, {})
-    begun = asyncio.Event()
+    begun, may_go_on = asyncio.Event(), asyncio.Event()
     real = app.backend.letters.put
 
     async def held(*given: Any) -> None:
         begun.set()
-        await asyncio.Event().wait()
+        await may_go_on.wait()
+        await real(*given)
 
     app.backend.letters.put = held  # type: ignore[method-assign]
     await api.post(f"{PATH}/collect")
     await begun.wait()
-    await api.api._runners.stop()
+    stopping = asyncio.ensure_future(api.api._runners.stop())
+    await asyncio.sleep(0)
+    may_go_on.set()
+    await stopping
     app.backend.letters.put = real  # type: ignore[method-assign]
     stopped = (await api.get(f"{PATH}/collect")).json()
     await api.post(f"{PATH}/collect")
 
     assert "stopped" == stopped["state"]
-    assert 1 == (await ended(api))["new"]
+    assert 0 == (await ended(api))["new"]
+    assert 1 == (await app.backend.letters.stats(Selection())).total
