@@ -89,3 +89,13 @@ async def test_a_job_is_made_once_and_carried_out(api: Api, app: object) -> None
     assert made[0].json() == made[1].json()
     assert "event: end" in lines
     assert 3 == (await api.get(path)).json()["job"]["sent"]
+
+
+async def test_what_failed_in_a_queue_of_this_app_is_collected(api: Api) -> None:
+    """BullMQ keeps it under the queue's own name."""
+    path = f"/api/v1/queues/{QUEUE}"
+
+    looked = await api.get(f"{path}/collectable", Role.OPERATOR)
+    begun = await api.post(f"{path}/collect")
+
+    assert (200, 202) == (looked.status_code, begun.status_code)
