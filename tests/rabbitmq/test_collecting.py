@@ -14,6 +14,7 @@ import pytest_asyncio
 from redrive import Redrive
 from redrive.core.letters.selection import Selection
 from redrive.errors import BrokerUnavailableError
+from redrive.runtime import collector
 from redrive.runtime.collector import Collected, OnCollected
 from redrive.service import Service
 from tests.rabbit import Rabbit
@@ -118,6 +119,13 @@ async def test_messages_that_are_alike_in_everything_are_all_kept(service: Servi
     assert 4 == (await service.stats(Selection())).total
 
 
+@pytest.fixture(params=[2, 100])
+def batches(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Messages come in several hand-overs, or in one."""
+    monkeypatch.setattr(collector, "BATCH", request.param)
+
+
+@pytest.mark.usefixtures("batches")
 @pytest.mark.parametrize("moment", ["before the store", "before the acknowledgement"])
 @pytest.mark.asyncio
 async def test_of_messages_alike_in_everything_none_is_lost_by_a_kill(

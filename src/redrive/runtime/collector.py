@@ -106,7 +106,7 @@ class Collector:
         """Whether there may be something in the queue that is stored and nobody counted: the collector before this one
         was killed, or a connection was lost.
         """
-        # Of messages handed over again: what was stored before. No more than were in hand at a loss.
+        # After a loss: of what is handed over again, what was stored before, once each; and what was not.
         self._met: set[str] = set()
         self._unsettled: Counter[str] = Counter()
         # What the store cannot hold, by the ids of their letters.
@@ -242,6 +242,9 @@ class Collector:
                     continue
                 copy = secrets.randbits(COPY_BITS)
                 made = replace(letter, id=found_id(received.message, dead_letter_queue=queue, copy=copy))
+            elif self.is_after_loss and received.message.key is None:
+                # Nothing like it was stored before, so what is like it in a later batch is another one.
+                self._met.add(letter.id)
             used.add(made.id)
             fresh.append((received, made))
         return fresh
