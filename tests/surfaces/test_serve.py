@@ -46,7 +46,8 @@ async def put(here: Path, count: int) -> None:
     async with Redrive("shop", f"sqlite:///{here / 'shop.db'}") as app:
         # A consumer asked once: the broker knows the queue.
         await app.backend.broker.receive("orders", limit=1, lease_ms=1_000, worker="w0", wait_ms=0)
-        await app.backend.letters.put([letter(f"dl_{number}", died_at=1_700_000_000_000) for number in range(count)])
+        died_at = app.clock.now() - 60_000
+        await app.backend.letters.put([letter(f"dl_{number}", died_at=died_at) for number in range(count)])
 
 
 async def test_on_this_machine_a_one_time_token_is_printed_and_logged_nowhere(start: Start, here: Path) -> None:

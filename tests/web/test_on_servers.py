@@ -78,8 +78,9 @@ async def test_every_write_is_recorded(api: Api) -> None:
 async def test_a_job_is_made_once_and_carried_out(api: Api, app: object) -> None:
     ids = await put_letters(app, 3)
     headers = {"idempotency-key": '"job"'}
+    wanted = {"selection": {"ids": ids}, "options": {"even_if": ["dedup-expired"]}}
 
-    made = [await api.post("/api/v1/jobs", {"selection": {"ids": ids}}, headers=headers) for _ in range(2)]
+    made = [await api.post("/api/v1/jobs", wanted, headers=headers) for _ in range(2)]
     path = made[0].headers["location"]
     async with api.client.stream(
         "GET", f"{path}/events", headers={"authorization": f"Bearer {api.secrets[Role.VIEWER]}"}
