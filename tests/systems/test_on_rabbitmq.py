@@ -452,7 +452,9 @@ async def test_d_operators_reach_parking_queues_only_and_a_hundred_at_a_time(
         expected = 422 if queue.endswith(".dlq") and not 1 <= limit <= 100 else 404
 
         assert expected == (await admin.ask("GET", f"/{queue}/messages?limit={limit}"))[0]
-        assert expected == (await admin.ask("POST", f"/{queue}/re-drive", {"limit": limit}))[0]
+        # The broker is away from the start: a write that could not be recorded is not even looked at.
+        refused = 503 if expected == 404 else expected
+        assert refused == (await admin.ask("POST", f"/{queue}/re-drive", {"limit": limit}))[0]
         assert 403 == (await admin.ask("GET", "", role=Role.OPERATOR))[0]
         assert 401 == (await admin.ask("GET", "", role=None))[0]
 
