@@ -9,12 +9,15 @@ from typing import Any
 import pytest
 
 from redrive.core.access import Role
+from redrive.core.letters.selection import Selection
 from redrive.core.redrive import JobState
 from redrive.runtime.app import Redrive
+from redrive.service import Service
 from redrive.testing.clock import FakeClock
 from redrive.testing.samples import QUEUE, message
 from redrive.web.admin import AdminApi, Guard
 from redrive.web.admin.keys import KEPT_MS
+from redrive.web.admin.runners import MAX_RUNNING
 from redrive.web.admin.streams import HEARTBEAT_MS, MAX_STREAMS
 from tests.web.conftest import Api, code, put_letters
 
@@ -179,6 +182,58 @@ async def test_a_job_is_aborted_and_resumed(api: Api, app: Redrive, clock: FakeC
     assert [(409, "illegal_transition")] * 2 == [code(twice), code(over)]
     assert (202, f"{JOBS}/{made}") == (resumed.status_code, resumed.headers["location"])
     assert 5 == (await api.get(where)).json()["job"]["sent"]
+
+
+async def test_resumed_by_many_clicks_a_job_takes_one_place(api: Api, app: Redrive, clock: FakeClock) -> None:
+    """Those before it has begun and those while it runs; another job has its place meanwhile."""
+    [*ids, other] = await put_letters(app, 4)
+    slow = {"selection": {"ids": ids}, "options": {"rate_per_s": 0.0001}}
+    made = (await api.post(JOBS, slow)).json()["job"]["id"]
+    await api.post(f"{JOBS}/{made}/pause")
+
+    for _ in range(3):
+        clicks = await asyncio.gather(*[api.post(f"{JOBS}/{made}/resume") for _ in range(5)])
+        assert {(202, made)} == {(click.status_code, click.json()["job"]["id"]) for click in clicks}
+    done = await ended(api, (await api.post(JOBS, {"selection": {"ids": [other]}})).json()["job"]["id"], clock)
+    stored = await app.backend.jobs.get(made)
+
+    assert ("done", 1) == (done["job"]["state"], done["job"]["sent"])
+    assert JobState.RUNNING == stored.state
+    assert 1 == len([each for each in api.named("redrive.job_changed") if each["state"] == "paused"])
+
+
+async def test_a_resume_soon_after_a_pause_is_not_lost(api: Api, app: Redrive, clock: FakeClock) -> None:
+    """The runner that was stopped has not seen it yet."""
+    await put_letters(app, 3)
+    made = (await api.post(JOBS, {"all": True, "options": {"rate_per_s": 0.5}})).json()["job"]["id"]
+    await until(clock, lambda: api.named("redrive.sent"))
+
+    paused = await api.post(f"{JOBS}/{made}/pause")
+    resumed = await api.post(f"{JOBS}/{made}/resume")
+    done = await ended(api, made, clock)
+
+    assert ["paused"] * 2 == [answer.json()["job"]["state"] for answer in (paused, resumed)]
+    assert ("done", 3) == (done["job"]["state"], done["job"]["sent"])
+
+
+async def test_an_abort_takes_a_resume_that_waits_for_a_place_back(api: Api, app: Redrive, clock: FakeClock) -> None:
+    [last, *ids] = await put_letters(app, 2 * MAX_RUNNING + 1)
+    pairs = zip(ids[::2], ids[1::2], strict=True)
+    slow = [{"selection": {"ids": pair}, "options": {"rate_per_s": 0.01}} for pair in pairs]
+    made = (await Service(app).redrive(Selection(ids=(last,)), actor="ann", run=False)).job.id
+    await api.post(f"{JOBS}/{made}/pause")
+    for ask in slow:
+        await api.post(JOBS, ask)
+    await until(clock, lambda: len(api.named("redrive.sent")) == MAX_RUNNING)
+
+    await api.post(f"{JOBS}/{made}/resume")
+    await api.post(f"{JOBS}/{made}/abort")
+    for job in (await api.get(JOBS)).json()["jobs"]:
+        if job["state"] == "running":
+            await api.post(f"{JOBS}/{job['id']}/abort")
+    await until(clock, lambda: not api.api._runners.tasks)
+
+    assert "aborted" == (await api.get(f"{JOBS}/{made}")).json()["job"]["state"]
 
 
 async def test_closing_the_api_lets_go_of_its_jobs(api: Api, app: Redrive) -> None:

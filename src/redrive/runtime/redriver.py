@@ -97,9 +97,9 @@ class Redriver:
         if job is None:
             return None
         tell_job(self._events, job, actor=job.actor)
-        run = _Run(
-            self._backend, self._clock, self._events, refusals=self._refusals, on_progress=on_progress or _silent
-        )
+        on_progress = on_progress or _silent
+        on_progress(job)
+        run = _Run(self._backend, self._clock, self._events, refusals=self._refusals, on_progress=on_progress)
         try:
             ended = await run.to_the_end(job)
         except asyncio.CancelledError:

@@ -18,7 +18,7 @@ from redrive.core.audit import Write
 from redrive.errors import RedriveError
 from redrive.runtime.app import AsgiApp, Redrive
 from redrive.web.admin.auth import Guard, Principal, guard_of
-from redrive.web.admin.call import Call, Runners
+from redrive.web.admin.call import Call
 from redrive.web.admin.keys import Once, fingerprint, parse_key, request_key
 from redrive.web.admin.names import decoded, own_path
 from redrive.web.admin.openapi import document
@@ -26,6 +26,7 @@ from redrive.web.admin.operations import JSON, OPERATIONS, Operation
 from redrive.web.admin.passes import Passes
 from redrive.web.admin.problems import Refused, problem_of, refuse
 from redrive.web.admin.requests import body_of, query_of
+from redrive.web.admin.runners import Runners
 from redrive.web.admin.shown import problem_as_shown
 from redrive.web.admin.streams import LINES, Streams
 from redrive.web.admin.writes import Writes
@@ -62,7 +63,7 @@ class AdminApi:
         self._app = app
         self._guard = guard
         self._writes = Writes(app)
-        self._runners = Runners()
+        self._runners = Runners(app)
         self._streams = Streams(app.clock)
         self._passes = Passes(app.clock)
 

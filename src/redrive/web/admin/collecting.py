@@ -23,7 +23,7 @@ async def collect_queue(call: Call) -> Response:
     queue = await _dead_letter_queue(call)
     begun = call.passes.begin(queue, call.actor)
     if begun is not None:
-        call.runners.start(_carry_out(call, begun))
+        call.runners.start("collect_queue", lambda: _carry_out(call, begun))
     place = f"{call.root}/api/v1/queues/{encoded(queue)}/collect"
     return JSONResponse(call.passes.by_queue[queue].document(), 202, {"location": place})
 

@@ -9,20 +9,17 @@ from starlette.responses import JSONResponse, Response
 
 from redrive.core.access import REDACTED
 from redrive.core.letters.selection import Selection
-from redrive.core.redrive import JOB_TRANSITIONS, Job, JobEvent, JobState
+from redrive.core.redrive import JOB_TRANSITIONS, Job, JobEvent
 from redrive.core.refusals import code_of
 from redrive.errors import TransitionError
-from redrive.runtime.app import Redrive
-from redrive.runtime.redriver import Redriver
-from redrive.service import JobView, redrivable, runner_name
+from redrive.service import JobView, redrivable
 from redrive.views import job_document, job_view_document, plan_document
 from redrive.web.admin.call import Call
 from redrive.web.admin.names import encoded
 from redrive.web.admin.problems import refuse
 from redrive.web.admin.requests import JobBody
+from redrive.web.admin.runners import WAITING
 from redrive.web.admin.shown import as_shown, job_as_shown, refuse_edit, refuse_hidden, shown_of
-
-_WAITING = frozenset({JobState.STAGED, JobState.RUNNING})
 
 
 async def plan_job(call: Call) -> Any:
@@ -49,16 +46,9 @@ async def create_job(call: Call) -> Response:
         selection, options, actor=call.actor, note=body.note, request_key=call.request_key, run=False
     )
     _check_same(view.job, replace(view.job, selection=redrivable(selection), options=options, note=body.note), body)
-    if view.job.state in _WAITING and not view.job.owner:
-        call.runners.start(_carry_out(call.app))
+    if view.job.state in WAITING and not view.job.owner:
+        call.runners.run_waiting()
     return JSONResponse(_document(call, view), 202, {"location": f"{call.root}/api/v1/jobs/{encoded(view.job.id)}"})
-
-
-async def _carry_out(app: Redrive) -> None:
-    """Run what waits, oldest first. Not this job by its id: that would resume one a person has aborted meanwhile."""
-    redriver = Redriver(app.backend, app.clock, app.events, consumers=app.consumers)
-    while await redriver.run(None, owner=runner_name()) is not None:
-        pass
 
 
 def _check_same(job: Job, asked: Job, body: JobBody) -> None:
@@ -123,12 +113,12 @@ async def pause_job(call: Call) -> Any:
 
 
 async def resume_job(call: Call) -> Response:
-    """Go on with it. Answers at once; nothing already sent is sent again."""
-    service, job_id = call.service, call.path["job_id"]
-    view = await service.job(job_id)
+    """Go on with it. Answers at once; nothing already sent is sent again. What goes on already is not begun twice."""
+    job_id = call.path["job_id"]
+    view = await call.service.job(job_id)
     if JobEvent.START not in JOB_TRANSITIONS[view.job.state]:
         raise TransitionError(f"Job {job_id} is {view.job.state}: there is nothing to resume.")
-    call.runners.start(service.resume(job_id))
+    call.runners.resume(view.job)
     return JSONResponse(_document(call, view), 202, {"location": f"{call.root}/api/v1/jobs/{encoded(job_id)}"})
 
 
