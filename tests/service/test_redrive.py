@@ -406,6 +406,20 @@ async def test_an_abort_holds_within_two_seconds_and_frees_the_rest(
     assert [None] * 10 == [(await service.letter(id_)).letter.outstanding_job for id_ in ids]
 
 
+async def test_who_watches_a_job_leaves_it_stopped(app: Redrive, service: Service, clock: FakeClock) -> None:
+    await put_letters(app, 4)
+    running = await start_slowly(service, rate_per_s=0.5)
+    (job,) = await service.jobs()
+    watching = asyncio.create_task(Service(app).resume(job.id))
+    await clock.run_until(lambda: clock.sleepers == 2)
+
+    await service.abort(job.id, actor="bob")
+    await clock.run_until(lambda: running.done() and watching.done())
+
+    assert [JobState.ABORTED] * 2 == [each.result().job.state for each in (running, watching)]
+    assert 1 == len(await waiting(app))
+
+
 async def test_an_aborted_job_goes_on_where_it_stopped(app: Redrive, service: Service, clock: FakeClock) -> None:
     ids = await put_letters(app, 4)
     running = await start_slowly(service, rate_per_s=0.5)

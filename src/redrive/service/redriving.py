@@ -144,17 +144,22 @@ class RedriveOperations(Operations):
             )
 
     async def _follow(self, job: Job, on_progress: OnProgress | None) -> Job:
-        """Run the job, or watch whoever runs it, until it has ended."""
+        """Run the job, or watch whoever runs it, until it has ended. Whoever only watches takes over from a runner that
+        is gone, but never what a person has stopped meanwhile: by its id it would be resumed.
+        """
         owner = runner_name()
+        ended = await self._redriver.run(job.id, owner=owner, on_progress=on_progress)
         while True:
-            ended = await self._redriver.run(job.id, owner=owner, on_progress=on_progress)
             if ended is None:
                 ended = await self._job(job.id)
             if on_progress is not None:
                 on_progress(ended)
-            if ended.state not in (JobState.STAGED, JobState.RUNNING):
+            if ended.state not in _RUNNABLE:
                 return ended
             await self._app.clock.sleep(FOLLOW_MS)
+            ended = await self._job(job.id)
+            if ended.state in _RUNNABLE:
+                ended = await self._redriver.run(job.id, owner=owner, on_progress=on_progress)
 
     async def _job(self, job_id: str) -> Job:
         job = await self._app.backend.jobs.get(job_id)
