@@ -98,6 +98,24 @@ async def test_a_pass_that_fails_says_why(api: Api, app: Redrive, monkeypatch: p
     assert "The file is locked" in done["error"]
 
 
+async def test_a_pass_that_meets_a_bug_has_failed_and_is_told(
+    api: Api, app: Redrive, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def broken(*given: Any, **named: Any) -> Any:
+        raise KeyError("card 4111")
+
+    await app.publish(DEAD, {})
+    with monkeypatch.context() as patched:
+        patched.setattr(app.backend.letters, "put", broken)
+        await api.post(f"{PATH}/collect")
+        failed = await ended(api)
+    await api.post(f"{PATH}/collect")
+
+    assert ("failed", True) == (failed["state"], failed["error"].startswith("A bug ended it: KeyError."))
+    assert [{"operation": "collect_queue", "error_type": "KeyError"}] == api.named("api.failed")
+    assert "running" == (await api.get(f"{PATH}/collect")).json()["state"]
+
+
 async def test_a_server_that_stops_says_so_and_loses_nothing(api: Api, app: Redrive) -> None:
     """What is being stored is stored whole, then acknowledged."""
     await app.publish(DEAD, {})

@@ -236,6 +236,38 @@ async def test_an_abort_takes_a_resume_that_waits_for_a_place_back(api: Api, app
     assert "aborted" == (await api.get(f"{JOBS}/{made}")).json()["job"]["state"]
 
 
+async def test_a_job_that_meets_a_bug_has_failed_is_told_and_goes_on_once_resumed(
+    api: Api, app: Redrive, clock: FakeClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    [one, two] = await put_letters(app, 2)
+
+    async def broken(*given: Any) -> Any:
+        raise KeyError("card 4111")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(app.backend.ledger, "forward", broken)
+        made = (await api.post(JOBS, {"selection": {"ids": [one]}})).json()["job"]["id"]
+        failed = await ended(api, made, clock)
+        first = api.named("api.failed")
+        await api.post(f"{JOBS}/{made}/resume")
+        await clock.run_until(lambda: not api.api._runners.tasks)
+        second = api.named("api.failed")[1:]
+    other = await ended(api, (await api.post(JOBS, {"selection": {"ids": [two]}})).json()["job"]["id"], clock)
+    resumed = await api.post(f"{JOBS}/{made}/resume")
+    done = await resumed_to_its_end(api, made, clock)
+
+    assert ("failed", "a bug ended its runner: KeyError") == (failed["job"]["state"], failed["job"]["error"])
+    assert [{"operation": "create_job", "error_type": "KeyError"}] == first
+    assert [{"operation": "resume_job", "error_type": "KeyError"}] == second
+    assert 1 == other["job"]["sent"]
+    assert (202, "done", 1) == (resumed.status_code, done["state"], done["sent"])
+
+
+async def resumed_to_its_end(api: Api, job_id: str, clock: FakeClock) -> dict[str, Any]:
+    await clock.run_until(lambda: not api.api._runners.tasks)
+    return dict((await api.get(f"{JOBS}/{job_id}")).json()["job"])
+
+
 async def test_closing_the_api_lets_go_of_its_jobs(api: Api, app: Redrive) -> None:
     await put_letters(app, 5)
     made = (await api.post(JOBS, {"all": True, "options": {"rate_per_s": 0.01}})).json()["job"]["id"]

@@ -91,7 +91,8 @@ class Redriver:
 
         Returns the job as it ended (done, failed, or aborted by a person), None where there was none to run. Cut
         off in between (cancelled, killed), everything sent is on record and the next runner goes on from there.
-        Raises `BrokerUnavailableError` where the store is away for so long that not even that can be written.
+        Raises `BrokerUnavailableError` where the store is away for so long that not even that can be written. What
+        nobody foresaw is raised, too: the job has failed then, and says of what; a resume goes on with it.
         """
         job = await self._backend.jobs.acquire(job_id, owner=owner, lease_ms=LEASE_MS)
         if job is None:
@@ -104,6 +105,12 @@ class Redriver:
             ended = await run.to_the_end(job)
         except asyncio.CancelledError:
             await asyncio.shield(self._release(job))
+            raise
+        except BrokerUnavailableError:
+            raise
+        except Exception as error:
+            # Left running it would be taken over, and meet the same again, every time its lease is over.
+            await run.fail(job, error)
             raise
         if run.has_ended:
             tell_job(self._events, ended, actor=job.actor)
@@ -191,6 +198,14 @@ class _Run:
                 if self._failures >= STORE_TRIES:
                     return await self._end(job, JobEvent.BREAK, error=str(error))
                 await self._clock.sleep(STORE_PAUSE_MS * self._failures)
+
+    async def fail(self, job: Job, error: Exception) -> None:
+        """End it because of something nobody foresaw. Where that cannot be written it is taken over later."""
+        text = str(error) if isinstance(error, RedriveError) else f"a bug ended its runner: {type(error).__name__}"
+        with contextlib.suppress(RedriveError):
+            ended = await self._end(job, JobEvent.BREAK, error=text)
+            if self.has_ended:
+                tell_job(self._events, ended, actor=job.actor)
 
     async def _work(self, job: Job) -> Job:
         self._patch = () if job.options.edit is None else parse_patch(job.options.edit)

@@ -38,6 +38,9 @@ async def _carry_out(call: Call, begun: Pass) -> None:
     except RedriveError as error:
         begun.ended("failed", clock.now(), str(error))
         raise
+    except Exception as error:
+        begun.ended("failed", clock.now(), f"A bug ended it: {type(error).__name__}. What was stored is a letter.")
+        raise
     finally:
         if begun.state == "running":
             begun.ended("stopped", clock.now())
