@@ -30,6 +30,7 @@ from redrive.service import (
     GroupView,
     JobView,
     LetterView,
+    Loading,
     Overview,
     Plan,
     QueueView,
@@ -339,6 +340,17 @@ def review_document(result: ReviewResult) -> Document:
         "refused": result.refused,
         "refusals": _skips(result.refusals),
         "missing": list(result.missing),
+    }
+
+
+def loading_document(loading: Loading) -> Document:
+    """What an import has done."""
+    refusals = [{"line": each.line, "id": each.letter_id, "why": each.why} for each in loading.refusals]
+    return {
+        "letters": loading.letters,
+        "added": loading.added,
+        "refused": loading.refused,
+        "refusals": refusals,
     }
 
 

@@ -9,6 +9,7 @@ from pathlib import Path
 from redrive.core.letters.letter import ReviewState
 from redrive.core.letters.selection import Selection
 from redrive.runtime.app import Redrive
+from redrive.runtime.archive import line_of
 from redrive.service import Service
 from redrive.testing.samples import hard_letter, letter, message
 from tests.surfaces.conftest import Cli, put
@@ -45,6 +46,24 @@ async def test_letters_go_out_and_come_back(cli: Cli, shop: Redrive, here: Path)
     assert found[0].expires_at is not None
     assert found[0].expires_at > shop.clock.now(), "its time was over: it has it once more"
     assert hard_letter() == replace(found[0], expires_at=hard_letter().expires_at)
+
+
+async def test_a_letter_the_store_cannot_hold_is_named_and_the_others_are_loaded(
+    cli: Cli, shop: Redrive, here: Path
+) -> None:
+    """SQLite has numbers of 64 bits."""
+    lines = [json.loads(line_of(letter(f"dl_{number}"))) for number in range(3)]
+    lines[1]["redrive_count"] = 2**70
+    (here / "out.jsonl").write_text("\n\n".join(map(json.dumps, lines)))
+
+    loaded = cli("dlq", "import", "out.jsonl", *APP, "--yes", "--json")
+    told = cli("dlq", "import", "out.jsonl", *APP, "--yes")
+
+    assert (1, 3, 2, 1) == (loaded.code, *(loaded.json[name] for name in ("letters", "added", "refused")))
+    assert [(3, "dl_1")] == [(each["line"], each["id"]) for each in loaded.json["refusals"]]
+    assert (1, "0 letters loaded; 2 were there already.") == (told.code, told.out.strip())
+    assert "Line 3 (dl_1) was refused: " in told.err
+    assert ["dl_0", "dl_2"] == await ids_of(shop)
 
 
 async def test_letters_go_to_standard_output_one_a_line(cli: Cli, shop: Redrive) -> None:

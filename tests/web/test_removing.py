@@ -80,7 +80,10 @@ async def test_what_is_pruned_into_an_archive_comes_back(api: Api, app: Redrive)
 
     assert (2, 0, []) == (pruned["removed"], pruned["spared"], gone)
     assert (pruned["archive"], 2) == (listed["file"], listed["letters"])
-    assert ({"dry_run": True, "letters": 2, "added": 0, "unreadable": 0}, []) == (dry, still)
+    assert ({"dry_run": True, "letters": 2, "added": 0, "refused": 0, "refusals": [], "unreadable": 0}, []) == (
+        dry,
+        still,
+    )
     assert [2, 0] == [each["added"] for each in restored]
     assert whole == [each async for each in Service(app).whole(Selection())]
 

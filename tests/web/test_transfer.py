@@ -18,13 +18,14 @@ from redrive.core.message import Properties
 from redrive.errors import BrokerUnavailableError, InvalidMessageError
 from redrive.runtime.app import Redrive
 from redrive.runtime.archive import letters_in, line_of
-from redrive.service import Service
+from redrive.service import Loading, Service
+from redrive.service.transfer import BATCH, BATCH_BYTES
 from redrive.testing.samples import HARD_BODIES, hard_letter, kinds, letter, message
 from redrive.web.admin.streams import BrokenOffError
-from redrive.web.admin.transfer import BATCH, BATCH_BYTES, Loading
 from tests.web.conftest import DIED_AT, Api, code, put_letters
 
 EXPORT, IMPORT = "/api/v1/letters/export", "/api/v1/letters/import"
+NONE_REFUSED = {"refused": 0, "refusals": []}
 LINES = {"content-type": "application/x-ndjson"}
 
 
@@ -52,7 +53,7 @@ async def test_what_is_exported_is_imported_exactly(api: Api, app: Redrive) -> N
 
     assert "application/x-ndjson" == answer.headers["content-type"]
     assert [] == emptied
-    assert {"dry_run": False, "letters": len(given), "added": len(given)} == done
+    assert {"dry_run": False, "letters": len(given), "added": len(given), **NONE_REFUSED} == done
     assert 0 == again["added"]
     after = await everything(app)
     assert before == after
@@ -79,7 +80,7 @@ async def test_a_dry_run_looks_at_every_line_and_stores_none(api: Api, app: Redr
     good = await loaded(api, lines, query="?dry_run=true")
     bad = await loaded(api, lines + b"{}\n", query="?dry_run=true")
 
-    assert {"dry_run": True, "letters": 3, "added": 0} == good.json()
+    assert {"dry_run": True, "letters": 3, "added": 0, **NONE_REFUSED} == good.json()
     assert (422, "invalid") == code(bad)
     assert [] == await everything(app)
 
@@ -126,9 +127,57 @@ async def test_a_line_that_is_no_letter_is_named_and_what_came_before_it_stays(
     assert ["dl_1"] == [each.id for each in await everything(app)]
 
 
+@pytest.fixture
+def picky(app: Redrive, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The store cannot hold letters whose id ends in "bad"; of a batch with one it stores none."""
+    real = app.backend.letters.put
+
+    async def put(batch: Any) -> None:
+        if any(each.id.endswith("bad") for each in batch):
+            raise InvalidMessageError("A number is larger than 64 bits.")
+        await real(batch)
+
+    monkeypatch.setattr(app.backend.letters, "put", put)
+
+
+@pytest.mark.usefixtures("picky")
+async def test_a_letter_the_store_refuses_is_named_and_the_others_are_stored(api: Api, app: Redrive) -> None:
+    names = ["dl_1", "dl_2bad", "dl_3", "dl_4bad"]
+    lines = b"\n".join(line_of(letter(name)) for name in names)  # a blank line behind each
+
+    done = await loaded(api, lines)
+    again = (await loaded(api, lines + b"no letter\n")).json()
+
+    why = "A number is larger than 64 bits."
+    refusals = [{"line": line, "id": name, "why": why} for line, name in ((3, "dl_2bad"), (7, "dl_4bad"))]
+    counts = {"letters": 4, "refused": 2, "refusals": refusals}
+    assert (200, {"dry_run": False, "added": 2, **counts}) == (done.status_code, done.json())
+    assert {"line": 8, "added": 0, **counts} == {name: again[name] for name in ("line", "added", *counts)}
+    assert "2 letters before it are stored" in again["detail"]
+    assert ["dl_1", "dl_3"] == [each.id for each in await everything(app)]
+
+
+@pytest.mark.usefixtures("picky")
+async def test_a_letter_the_store_refuses_keeps_no_other_of_its_archive_out(
+    api: Api, app: Redrive, tmp_path: Path
+) -> None:
+    folder = tmp_path / "archive"
+    folder.mkdir()
+    (folder / "old.jsonl").write_bytes(b"\n" + b"".join(line_of(letter(name)) for name in ("dl_1bad", "dl_2")))
+
+    done = (await api.post("/api/v1/archives/old.jsonl/restore", role=Role.ADMIN)).json()
+
+    assert (2, 1, [(2, "dl_1bad")]) == (
+        *(done[name] for name in ("letters", "added")),
+        [(each["line"], each["id"]) for each in done["refusals"]],
+    )
+    assert ["dl_2"] == [each.id for each in await everything(app)]
+
+
 async def test_an_empty_import_is_none(api: Api) -> None:
-    assert {"dry_run": False, "letters": 0, "added": 0} == (await loaded(api, b"")).json()
-    assert {"dry_run": False, "letters": 0, "added": 0} == (await api.ask("POST", IMPORT, Role.ADMIN)).json()
+    nothing = {"dry_run": False, "letters": 0, "added": 0, **NONE_REFUSED}
+    assert nothing == (await loaded(api, b"")).json()
+    assert nothing == (await api.ask("POST", IMPORT, Role.ADMIN)).json()
 
 
 async def test_only_lines_are_taken(api: Api) -> None:
@@ -201,9 +250,9 @@ async def test_letters_are_stored_a_batch_at_a_time(app: Redrive) -> None:
 
     small, large = Loading(service=Counting(app), is_dry=False), Loading(service=Counting(app), is_dry=False)
     for number in range(250):
-        await small.add(letter(f"dl_{number}"), size=1)
+        await small.add(letter(f"dl_{number}"), line=number, size=1)
     for number in range(3):
-        await large.add(letter(f"dl_large_{number}"), size=BATCH_BYTES // 2 + 1)
+        await large.add(letter(f"dl_large_{number}"), line=number, size=BATCH_BYTES // 2 + 1)
 
     assert [100, 100, 2] == sizes
     assert (200, 2) == (small.added, large.added)

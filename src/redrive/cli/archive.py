@@ -20,7 +20,7 @@ from redrive.errors import ConfigurationError
 if TYPE_CHECKING:
     from redrive.core.letters.letter import Letter
     from redrive.core.letters.selection import Selection
-    from redrive.service import Service
+    from redrive.service import Loading, Service
 
 BATCH: Final = 100
 STANDARD_OUTPUT: Final = Path("-")
@@ -92,6 +92,8 @@ def import_(
 ) -> None:
     """Load letters from a file of JSON lines. Those that are there already stay as they are, so it can be repeated.
 
+    A letter that the store cannot hold is named with its line, and the others are loaded all the same (exit code 1).
+
     \b
       redrive dlq import letters.jsonl --dry-run
       redrive dlq import letters.jsonl --yes
@@ -105,29 +107,33 @@ def import_(
         print_json(document) if where.is_json else say(text)
         return
     confirm(f"Load {plural(count, 'letter')} from {source}?", yes=yes or count == 0)
-    added = where.run(lambda service: _imported(service, source, total=count, is_quiet=where.is_json), may_create=True)
+    done = where.run(lambda service: _imported(service, source, total=count, is_quiet=where.is_json), may_create=True)
     if where.is_json:
-        print_json({**document, "added": added})
+        from redrive.views import loading_document
+
+        print_json({**document, **loading_document(done)})
     else:
-        say(f"{plural(added, 'letter')} loaded; {count - added} were there already.")
+        there = count - done.added - done.refused
+        say(f"{plural(done.added, 'letter')} loaded; {there} were there already.")
+        for refused in done.refusals:
+            note(f"Line {refused.line} ({refused.letter_id}) was refused: {refused.why}")
+        if done.refused > len(done.refusals):
+            note(f"... and {done.refused - len(done.refusals)} more.")
+    if done.refused:
+        raise typer.Exit(1)
 
 
-async def _imported(service: Service, source: Path, *, total: int, is_quiet: bool) -> int:
-    from redrive.runtime.archive import letters_in
+async def _imported(service: Service, source: Path, *, total: int, is_quiet: bool) -> Loading:
+    from redrive.runtime.archive import numbered_letters_in
+    from redrive.service import Loading
 
-    added, done = 0, 0
-    batch: list[Letter] = []
+    loading = Loading(service=service)
     with Bar("import", total=total, is_quiet=is_quiet) as bar:
-        for letter in letters_in(source):
-            batch.append(letter)
-            if len(batch) >= BATCH:
-                added += await service.take_in(batch)
-                done += len(batch)
-                bar(done)
-                batch.clear()
-        if batch:
-            added += await service.take_in(batch)
-    return added
+        for number, line, letter in numbered_letters_in(source):
+            await loading.add(letter, line=number, size=len(line))
+            bar(loading.letters)
+        await loading.flush()
+    return loading
 
 
 @spread

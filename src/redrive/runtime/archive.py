@@ -180,26 +180,36 @@ def described(path: Path) -> ArchiveFile:
 
 def lines_of(path: Path) -> Iterator[tuple[bytes, Letter | None]]:
     """Every line of a file as it is, blank ones aside, with the letter it holds; None: it is none that can be read."""
+    return ((line, letter) for _, line, letter in numbered_lines_of(path))
+
+
+def numbered_lines_of(path: Path) -> Iterator[tuple[int, bytes, Letter | None]]:
+    """As `lines_of`, each with its number in the file."""
     with path.open("rb") as lines:
-        for line in iter(lambda: lines.readline(MAX_LINE_BYTES), b""):
+        for number, line in enumerate(iter(lambda: lines.readline(MAX_LINE_BYTES), b""), 1):
             if not line.strip():
                 continue
             try:
-                yield line, letter_of(line, path.name)
+                yield number, line, letter_of(line, path.name)
             except RedriveError:
-                yield line, None
+                yield number, line, None
 
 
 def letters_in(path: Path) -> Iterator[Letter]:
     """The letters of a file, in its order. Raises `NotFoundError`, and `InvalidMessageError` or `SchemaTooNewError`
     naming the line.
     """
+    return (letter for _, _, letter in numbered_letters_in(path))
+
+
+def numbered_letters_in(path: Path) -> Iterator[tuple[int, bytes, Letter]]:
+    """As `letters_in`, each with the number of its line and the line."""
     if not path.is_file():
         raise NotFoundError(f'There is no file "{path}".')
     with path.open("rb") as lines:
         for number, line in enumerate(iter(lambda: lines.readline(MAX_LINE_BYTES), b""), 1):
             if line.strip():
-                yield letter_of(line, f"{path}:{number}")
+                yield number, line, letter_of(line, f"{path}:{number}")
 
 
 def letter_of(line: bytes, where: str) -> Letter:

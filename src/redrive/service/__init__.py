@@ -14,6 +14,7 @@ from redrive.service.operations import MAX_PAGE, SHOWN
 from redrive.service.overview import OverviewOperations
 from redrive.service.pruning import PruningOperations
 from redrive.service.redriving import redrivable, runner_name
+from redrive.service.transfer import Loading
 from redrive.service.values import (
     Aside,
     Edited,
@@ -29,6 +30,7 @@ from redrive.service.values import (
     QueuePlan,
     QueueView,
     Receipt,
+    RefusedLine,
     Released,
     ReviewResult,
     Skip,
@@ -56,6 +58,7 @@ __all__ = [
     "GroupView",
     "JobView",
     "LetterView",
+    "Loading",
     "Name",
     "Overview",
     "Plan",
@@ -63,6 +66,7 @@ __all__ = [
     "QueuePlan",
     "QueueView",
     "Receipt",
+    "RefusedLine",
     "Released",
     "ReviewResult",
     "Service",

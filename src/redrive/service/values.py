@@ -199,6 +199,15 @@ class ReviewResult:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class RefusedLine:
+    """A line of an import whose letter the store cannot hold. Lines are counted from 1."""
+
+    line: int
+    letter_id: str
+    why: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Overview:
     """What is going on at one moment. `stats` and `last_hour` are of the letters a person has to decide about;
     `tenants`: of each fair queue, those that wait, the hungriest first.

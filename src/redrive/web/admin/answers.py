@@ -334,12 +334,22 @@ class Erased(Struct, kw_only=True):
     claims_kept: int
 
 
+class RefusedLine(Struct, kw_only=True):
+    """A line whose letter the store cannot hold."""
+
+    line: int
+    id: str
+    why: str
+
+
 class Loaded(Struct, kw_only=True):
-    """How many letters came, and how many the store did not have yet."""
+    """How many letters came, how many the store did not have yet, how many it cannot hold, and the first of those."""
 
     dry_run: bool
     letters: int
     added: int
+    refused: int
+    refusals: list[RefusedLine]
 
 
 class Restored(Loaded, kw_only=True):

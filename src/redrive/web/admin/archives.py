@@ -12,16 +12,17 @@ from starlette.responses import Response
 
 from redrive.core.letters.letter import Letter
 from redrive.errors import NotFoundError
-from redrive.runtime.archive import archive_files, lines_of
+from redrive.runtime.archive import archive_files, numbered_lines_of
+from redrive.service import Loading
 from redrive.views import archive_document
 from redrive.web.admin.call import Call
 from redrive.web.admin.shown import letter_line, shown_anywhere, shown_of
-from redrive.web.admin.transfer import Loading
+from redrive.web.admin.transfer import loaded_document
 
 BATCH: Final = 20
 """Lines read at once."""
 
-Line = tuple[bytes, Letter | None]
+Line = tuple[int, bytes, Letter | None]
 
 
 async def list_archives(call: Call) -> Any:
@@ -40,7 +41,7 @@ async def read_archive(call: Call) -> Response:
 
 async def _shown(call: Call, path: Path) -> AsyncIterator[bytes]:
     may_see_all = shown_anywhere(call) is None
-    async for line, letter in _lines(path):
+    async for _, line, letter in _lines(path):
         if may_see_all:
             yield line if line.endswith(b"\n") else line + b"\n"
         elif letter is not None:
@@ -48,18 +49,19 @@ async def _shown(call: Call, path: Path) -> AsyncIterator[bytes]:
 
 
 async def restore_archive(call: Call) -> Any:
-    """Store the letters of this file; those that are there already stay as they are, and so does the file. Killed
-    half-way, some are stored; the same again stores the rest.
+    """Store the letters of this file; those that are there already stay as they are, and so does the file. One that
+    the store cannot hold is named, and keeps no other out. Killed half-way, some are stored; the same again stores the
+    rest.
     """
     path, body = await _file(call), call.body
-    sum_, unreadable = Loading(service=call.service, is_dry=body.dry_run), 0
-    async for line, letter in _lines(path):
+    loading, unreadable = Loading(service=call.service, is_dry=body.dry_run), 0
+    async for number, line, letter in _lines(path):
         if letter is None:
             unreadable += 1
         else:
-            await sum_.add(letter, size=len(line))
-    await sum_.flush()
-    return {**sum_.document(), "unreadable": unreadable}
+            await loading.add(letter, line=number, size=len(line))
+    await loading.flush()
+    return {**loaded_document(call, loading), "unreadable": unreadable}
 
 
 async def _file(call: Call) -> Path:
@@ -73,7 +75,7 @@ async def _file(call: Call) -> Path:
 
 
 async def _lines(path: Path) -> AsyncIterator[Line]:
-    lines = lines_of(path)
+    lines = numbered_lines_of(path)
     try:
         while batch := await asyncio.to_thread(_some, lines):
             for each in batch:

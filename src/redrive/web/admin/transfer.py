@@ -9,7 +9,6 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import AsyncIterator
-from dataclasses import dataclass, field
 from typing import Any, Final
 
 from starlette.responses import Response
@@ -17,16 +16,14 @@ from starlette.responses import Response
 from redrive.core.letters.letter import Letter
 from redrive.core.wire import letter_from_document
 from redrive.errors import RedriveError
-from redrive.service import Service
+from redrive.service import Loading
+from redrive.views import loading_document
 from redrive.web.admin.call import Call
 from redrive.web.admin.lines import LetterLine
 from redrive.web.admin.problems import Refused, problem_of, refuse
 from redrive.web.admin.requests import checked
-from redrive.web.admin.shown import letter_line, refuse_hidden
+from redrive.web.admin.shown import as_shown, letter_line, refuse_hidden
 
-BATCH: Final = 100
-BATCH_BYTES: Final = 8 * 1_048_576
-"""Lines held in memory at once; one that is longer is a batch of its own."""
 MAX_LETTERS: Final = 1_000_000
 """Of one import."""
 LINE_BODIES: Final = 4
@@ -53,11 +50,12 @@ async def _lines(call: Call, first: Letter | None, letters: AsyncIterator[Letter
 
 
 async def import_letters(call: Call) -> Any:
-    """Store letters of JSON lines; those that are there already stay as they are, so the same may be sent again.
+    """Store letters of JSON lines; those that are there already stay as they are, so the same may be sent again. A
+    letter that the store cannot hold is named, and keeps no other out.
 
-    Killed half-way, or refused because of a line, what came before it is stored, or most of it.
+    Killed half-way, or refused because of a line that is no letter, what came before it is stored, or most of it.
     """
-    sum_ = Loading(service=call.service, is_dry=call.query.dry_run)
+    loading = Loading(service=call.service, is_dry=call.query.dry_run)
     limit = call.app.settings.max_body_bytes * LINE_BODIES + MARGIN_BYTES
     number = 0
     async for line in lines_of(call.lines, limit=limit):
@@ -65,17 +63,23 @@ async def import_letters(call: Call) -> Any:
         if not line.strip():
             continue
         try:
-            await sum_.add(await _letter(line), size=len(line))
+            if loading.letters >= MAX_LETTERS:
+                raise refuse("invalid", f"{MAX_LETTERS} letters are the most at once; send the rest by itself.")
+            letter = await _letter(line)
         except Refused as refused:
-            raise await _at_line(sum_, number, refused.problem.detail) from None
-    await sum_.flush()
-    return sum_.document()
+            raise await _at_line(call, loading, number, why=refused.problem.detail) from None
+        await loading.add(letter, line=number, size=len(line))
+    await loading.flush()
+    return loaded_document(call, loading)
 
 
-async def _at_line(sum_: Loading, number: int, why: str) -> Refused:
-    await sum_.flush()
-    done = "Nothing was changed." if sum_.is_dry else f"{sum_.letters} letters before it are stored."
-    return refuse("invalid", f"Line {number}: {why} {done}", line=number, letters=sum_.letters, added=sum_.added)
+async def _at_line(call: Call, loading: Loading, number: int, *, why: str) -> Refused:
+    await loading.flush()
+    stored = loading.letters - loading.refused
+    done = "Nothing was changed." if loading.is_dry else f"{stored} letters before it are stored."
+    document = loaded_document(call, loading)
+    del document["dry_run"]
+    return refuse("invalid", f"Line {number}: {why} {done}", line=number, **document)
 
 
 async def _letter(line: bytes) -> Letter:
@@ -95,38 +99,10 @@ def letter_of(line: bytes) -> Letter:
         raise Refused(problem_of(error)) from None
 
 
-@dataclass(slots=True)
-class Loading:
-    """Stores letters in batches. `is_dry`: only counts them."""
-
-    service: Service
-    is_dry: bool
-    letters: int = 0
-    added: int = 0
-    batch: list[Letter] = field(default_factory=list)
-    batch_bytes: int = 0
-
-    async def add(self, letter: Letter, *, size: int) -> None:
-        """One more. Raises `Refused` where that is too many."""
-        if self.letters >= MAX_LETTERS:
-            raise refuse("invalid", f"{MAX_LETTERS} letters are the most at once; send the rest by itself.")
-        self.letters += 1
-        if self.is_dry:
-            return
-        self.batch.append(letter)
-        self.batch_bytes += size
-        if len(self.batch) >= BATCH or self.batch_bytes >= BATCH_BYTES:
-            await self.flush()
-
-    async def flush(self) -> None:
-        """Store what is in hand."""
-        if self.batch:
-            self.added += await self.service.take_in(self.batch)
-        self.batch, self.batch_bytes = [], 0
-
-    def document(self) -> dict[str, Any]:
-        """What was done."""
-        return {"dry_run": self.is_dry, "letters": self.letters, "added": self.added}
+def loaded_document(call: Call, loading: Loading) -> dict[str, Any]:
+    """What was done."""
+    found: dict[str, Any] = as_shown(call, loading_document(loading))
+    return {"dry_run": loading.is_dry, **found}
 
 
 async def lines_of(chunks: AsyncIterator[bytes], *, limit: int) -> AsyncIterator[bytes]:
