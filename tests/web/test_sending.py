@@ -84,6 +84,40 @@ async def test_what_cannot_be_sent_is_refused_and_nothing_goes_out(api: Api, app
     assert [] == await taken(app)
 
 
+@pytest.mark.parametrize("field", ["payload", "headers"])
+async def test_what_is_nested_too_deep_is_refused(api: Api, app: Redrive, field: str) -> None:
+    """At every depth: about where the reader of JSON gives up it is a matter of one level more or less."""
+    seen = set()
+    for depth in (201, *range(850, 1_000), 5_000, 100_000):
+        given = b'{"%s": %s1%s}' % (field.encode(), b'{"a":' * depth, b"}" * depth)
+        seen.add(code(await api.ask("POST", PATH, content=given, headers={"content-type": "application/json"})))
+
+    assert {(400, "malformed"), (422, "invalid")} == seen
+    assert [] == await taken(app)
+
+
+async def test_what_is_nested_deep_is_sent(api: Api, app: Redrive) -> None:
+    payload = b"[" * 150 + b"]" * 150
+
+    await api.ask("POST", PATH, content=b'{"payload":%s}' % payload, headers={"content-type": "application/json"})
+    [message] = await taken(app)
+
+    assert payload == message.body
+
+
+async def test_what_nobody_foresaw_is_a_problem_document_also_before_the_operation(
+    api: Api, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def broken(*given: Any, **named: Any) -> Any:
+        raise KeyError("card 4111")
+
+    monkeypatch.setattr(api.api._guard, "identify", broken)
+    answer = await api.post(PATH, {"payload": 1})
+
+    assert (500, "internal") == code(answer)
+    assert [{"operation": "POST", "error_type": "KeyError"}] == api.named("api.failed")
+
+
 async def test_a_queue_nobody_knows_gets_no_message(api: Api, app: Redrive) -> None:
     answer = await api.post("/api/v1/queues/ordres/messages", {"payload": 1})
 

@@ -400,7 +400,7 @@ EVENTS: Final[Mapping[str, EventType]] = {
     "api.failed": EventType(
         level=Level.ERROR,
         text="The admin API met something nobody foresaw",
-        fields={"operation": "name of the operation", "error_type": "class of the exception"},
+        fields={"operation": "name of the operation, or the method", "error_type": "class of the exception"},
     ),
     "queue.limits_set": EventType(
         level=Level.WARN,

@@ -106,6 +106,13 @@ class AdminApi:
             return await self._carried_out(request, row, (principal, names))
         except Refused as refused:
             return refused.problem.response()
+        except RedriveError as error:
+            return problem_of(error).response()
+        except ClientDisconnect:
+            raise
+        except Exception as error:  # noqa: BLE001 - told as an event; whoever asked gets a problem document
+            self._app.events.emit("api.failed", operation=request.method, error_type=type(error).__name__)
+            return refuse("internal").problem.response()
 
     async def _allowed(self, request: Request, role: Role) -> Principal:
         """Who asks. Raises `Refused`."""

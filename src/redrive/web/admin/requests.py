@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterable
 from dataclasses import replace
+from itertools import chain
 from typing import Annotated, Any, Final, Literal, TypeAlias
 from urllib.parse import parse_qsl
 
@@ -27,6 +29,8 @@ MAX_TEXT: Final = 1_048_576
 """Characters of a body as text; the request it comes in has no more bytes."""
 MISSING: Final = msgspec.UNSET
 """Not given; null is a value."""
+MAX_DEPTH: Final = 200
+"""Levels of lists and objects in a body."""
 MAX_PARAMETERS: Final = 100
 MAX_QUERY_BYTES: Final = 16_384
 
@@ -380,18 +384,34 @@ def body_of(raw: bytes, kind: type[Any]) -> Any:
 
 def checked(value: Any, kind: type[Any], *, is_text: bool = False, allows_nul: bool = False) -> Any:
     """The value as this struct. `is_text`: numbers and truths come as text. Raises `Refused`."""
-    if not allows_nul:
-        refuse_nul(value)
+    _refuse_inside(value, allows_nul=allows_nul)
     try:
         return msgspec.convert(value, kind, strict=not is_text)
     except (msgspec.ValidationError, RecursionError) as error:
         raise refuse("invalid", f"{error}. Nothing was changed.") from None
 
 
-def refuse_nul(value: Any) -> None:
-    """No name has a NUL, and not every store can be asked for one."""
-    if "\\u0000" in msgspec.json.encode(value).decode():
-        raise refuse("invalid", "There is a NUL in it, which no name or text here has. Nothing was changed.")
+def _refuse_inside(value: Any, *, allows_nul: bool) -> None:
+    """No name has a NUL, and not every store can be asked for one. What is nested too deep could be read here, but not
+    written any more by everyone after.
+    """
+    level, depth = [value], 0
+    while level:
+        if depth > MAX_DEPTH:
+            raise refuse("invalid", f"It is nested deeper than {MAX_DEPTH} levels. Nothing was changed.")
+        if not allows_nul and any(isinstance(each, str) and "\0" in each for each in level):
+            raise refuse("invalid", "There is a NUL in it, which no name or text here has. Nothing was changed.")
+        level, depth = [inner for each in level for inner in _inside(each)], depth + 1
+
+
+def _inside(value: Any) -> Iterable[Any]:
+    match value:
+        case dict():
+            return chain(value, value.values())
+        case list():
+            return value
+        case _:
+            return ()
 
 
 _LISTS: Final[dict[type[Any], frozenset[str]]] = {
