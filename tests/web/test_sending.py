@@ -96,6 +96,24 @@ async def test_what_is_nested_too_deep_is_refused(api: Api, app: Redrive, field:
     assert [] == await taken(app)
 
 
+@pytest.mark.parametrize(
+    ("text", "is_nul"),
+    [(rb"\\u0000", False), (rb"\\\\u0000", False), (rb"\u0000", True), (rb"\\\u0000", True), (rb"\\", False)],
+)
+@pytest.mark.parametrize("payload", [b'"%s"', b'[{"a":"%s"}]', b'{"%s":1}'])
+async def test_a_nul_is_refused_and_what_only_looks_like_one_is_sent(
+    api: Api, app: Redrive, payload: bytes, text: bytes, is_nul: bool
+) -> None:
+    given = payload % text
+
+    answer = await api.ask(
+        "POST", PATH, content=b'{"payload":%s}' % given, headers={"content-type": "application/json"}
+    )
+
+    assert (422 if is_nul else 200) == answer.status_code
+    assert ([] if is_nul else [given]) == [each.body for each in await taken(app)]
+
+
 async def test_what_is_nested_deep_is_sent(api: Api, app: Redrive) -> None:
     payload = b"[" * 150 + b"]" * 150
 
