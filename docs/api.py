@@ -12,6 +12,8 @@ INTRO: Final = """\
 Served by `redrive serve`, and mountable in any ASGI app (see [The admin API](../how-to/admin-api.md)). `/openapi.json`
 has the same as OpenAPI 3.1, with the schemas. A role may do what those before it may: viewer, operator, admin. Instants
 are RFC 3339, durations whole milliseconds. A parameter or field nobody knows is refused.
+OPTIONS of any path answers 204, without a token; a method that a path does not have, HEAD among them, 405. Both name
+its methods in `Allow`.
 """
 
 PROBLEMS: Final = f"""\

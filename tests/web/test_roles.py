@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import re
+
 import pytest
 
 from redrive.core.access import Role
 from redrive.testing.samples import QUEUE
-from redrive.web.admin.app import MAX_BODY_BYTES
+from redrive.web.admin.app import MAX_BODY_BYTES, OPENAPI
+from redrive.web.admin.openapi import document
 from redrive.web.admin.operations import OPERATIONS, Operation
 from tests.web.conftest import Api, code
 
+MORE = ("PUT", "PATCH", "DELETE")
 ROWS = [pytest.param(row, id=f"{row.method} {row.path}") for row in OPERATIONS]
 
 
@@ -80,6 +84,29 @@ async def test_another_method_is_told_which_there_are(api: Api, row: Operation) 
 
     assert (405, "method_not_allowed") == code(answer)
     assert row.method in answer.headers["allow"]
+
+
+@pytest.mark.parametrize("where", sorted({OPENAPI, *(row.path for row in OPERATIONS)}))
+async def test_every_path_says_which_methods_it_has(api: Api, where: str) -> None:
+    """Those of the document, at least: "letters/review" could be a letter, too. Nobody needs a token for that."""
+    documented = document()["paths"].get(where, {"get": {}})
+    here = re.sub(r"\{\w+\}", "a%2Fb", where)
+
+    options, head, trace = [await api.ask(method, here, None) for method in ("OPTIONS", "HEAD", "TRACE")]
+
+    [allowed] = {answer.headers["allow"] for answer in (options, head, trace)}
+    assert {"OPTIONS", *map(str.upper, documented)} <= set(allowed.split(", ")) <= {"OPTIONS", "GET", "POST", *MORE}
+    assert (204, b"") == (options.status_code, options.content)
+    assert (405, (405, "method_not_allowed")) == (head.status_code, code(trace))
+    assert "HEAD" not in allowed
+    assert [] == api.named("api.written")
+
+
+@pytest.mark.parametrize("method", ["OPTIONS", "HEAD"])
+async def test_of_a_path_that_is_none_nobody_says_methods(api: Api, method: str) -> None:
+    answer = await api.ask(method, "/api/v1/nothing")
+
+    assert (404, "application/problem+json") == (answer.status_code, answer.headers["content-type"])
 
 
 @pytest.mark.parametrize("where", ["/", "/api/v1", "/api/v1/", "/api/v1/letters/", "/api/v1/letters/a/b/c", "/admin"])

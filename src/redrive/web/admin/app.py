@@ -99,7 +99,12 @@ class AdminApi:
     async def _answer(self, request: Request) -> Response:
         try:
             path = own_path(request.scope)
-            if path == OPENAPI and request.method == "GET":
+            methods = _methods(path)
+            if request.method == "OPTIONS":
+                return Response(status_code=204, headers={"allow": _allow(methods)})
+            if request.method not in methods:
+                raise refuse("method_not_allowed", headers={"allow": _allow(methods)})  # noqa: TRY301
+            if path == OPENAPI:
                 return JSONResponse(document(root=request.scope.get("root_path", "")))
             row, names = _routed(path, request.method)
             principal = await self._allowed(request, row.role)
@@ -211,19 +216,29 @@ def beside(admin: AdminApi, other: AsgiApp) -> AsgiApp:
     return answer
 
 
-def _routed(path: str, method: str) -> tuple[Operation, dict[str, str]]:
-    """The row of a path and method, and the names in the path. Raises `Refused` (404, 405)."""
-    steps = path.split("/")
-    fitting = [row for row in OPERATIONS if _fits(row.path.split("/"), steps)]
-    if not fitting:
+def _methods(path: str) -> list[str]:
+    """What may be asked of a path. Raises `Refused` (404)."""
+    found = ["GET"] if path == OPENAPI else list(dict.fromkeys(row.method for row in _fitting(path)))
+    if not found:
         raise refuse("no_such_path")
+    return found
+
+
+def _allow(methods: list[str]) -> str:
+    return ", ".join([*methods, "OPTIONS"])
+
+
+def _routed(path: str, method: str) -> tuple[Operation, dict[str, str]]:
+    """The row of a path and one of its methods, and the names in the path. Raises `Refused` for one that is none."""
     # A path without names comes first: POST "/letters/review" is that, and no letter called "review".
-    for row in sorted(fitting, key=lambda row: len(row.names)):
-        if row.method == method:
-            pairs = zip(row.path.split("/"), steps, strict=True)
-            return row, {mine[1:-1]: decoded(theirs) for mine, theirs in pairs if mine.startswith("{")}
-    allowed = ", ".join(dict.fromkeys(row.method for row in fitting))
-    raise refuse("method_not_allowed", headers={"allow": allowed})
+    row = min((row for row in _fitting(path) if row.method == method), key=lambda row: len(row.names))
+    pairs = zip(row.path.split("/"), path.split("/"), strict=True)
+    return row, {mine[1:-1]: decoded(theirs) for mine, theirs in pairs if mine.startswith("{")}
+
+
+def _fitting(path: str) -> list[Operation]:
+    steps = path.split("/")
+    return [row for row in OPERATIONS if _fits(row.path.split("/"), steps)]
 
 
 def _fits(mine: list[str], theirs: list[str]) -> bool:

@@ -15,7 +15,8 @@ from redrive.web.admin.streams import LINES
 INTRO: Final = (
     "Dead letters, redrive jobs, queues and limits of one app. Every refusal is an RFC 9457 problem document whose "
     "type ends in a stable code. Every POST takes an Idempotency-Key, but an import, which may be repeated as it is, "
-    "and the making of a token."
+    "and the making of a token. OPTIONS of any path answers 204, without a token; a method that a path does not have, "
+    "HEAD among them, 405. Both name its methods in Allow."
 )
 _REF: Final = "#/components/schemas/{name}"
 _PROBLEM: Final = {MEDIA_TYPE: {"schema": {"$ref": "#/components/schemas/Problem"}}}
