@@ -257,6 +257,47 @@ async def test_who_may_not_see_all_of_a_body_cannot_edit_it(api: Api, app: Redri
     assert (await api.post(path, asks[2], role=Role.ADMIN)).is_success
 
 
+@pytest.mark.parametrize("redact", [(RedactRule(role=Role.OPERATOR, patterns=(r"[a-z.]+@[a-z.]+", "^[0-9]{4}$")),)])
+@pytest.mark.parametrize("path", ["/api/v1/jobs/plan", "/api/v1/jobs"])
+async def test_an_edit_asks_for_nothing_that_patterns_hide(api: Api, app: Redrive, path: str) -> None:
+    """Neither for a value, also written otherwise (1234.0), nor for a name; what is not hidden may be edited."""
+    body = json.dumps({"mail": MAIL, "by": {MAIL: 1}, "pin": 1234, "n": 1}).encode()
+    await app.backend.letters.put([letter("dl_1", died_at=DIED_AT, message=message("m-1", body=body))])
+    edits = [
+        {"op": "test", "path": "/mail", "value": MAIL},
+        {"op": "test", "path": "", "value": {"mail": MAIL}},
+        {"op": "test", "path": "/pin", "value": 1234.0},
+        {"op": "remove", "path": f"/by/{MAIL}"},
+        {"op": "copy", "from": f"/by/{MAIL}", "path": "/n"},
+        {"op": "replace", "path": "/mail", "value": ""},
+    ]
+    asks = [{"selection": {"ids": ["dl_1"]}, "options": {"edit": [edit]}} for edit in edits]
+
+    *refused, good = [await api.post(path, ask) for ask in asks]
+
+    assert [(403, "forbidden")] * 5 == [code(answer) for answer in refused]
+    assert [] == [answer.text for answer in refused if MAIL in answer.text]
+    assert good.is_success
+    assert (await api.post("/api/v1/jobs/plan", asks[0], role=Role.ADMIN)).is_success
+
+
+async def test_why_an_edit_did_not_fit_names_nothing_inside_of_what_is_hidden(
+    api: Api, app: Redrive, clock: FakeClock
+) -> None:
+    await app.backend.letters.put([paid()])
+    ask = {"selection": {"ids": ["dl_1"]}, "options": {"edit": [{"op": "remove", "path": "/card/ann-s-number/x"}]}}
+    job = (await api.post("/api/v1/jobs", ask)).json()["job"]["id"]
+    await ended(api, job, clock)
+    paths = [f"/api/v1/jobs/{job}", f"/api/v1/jobs/{job}/items", f"/api/v1/jobs/{job}/events"]
+
+    operator, viewer = [[(await api.get(path, role)).text for path in paths] for role in (Role.OPERATOR, Role.VIEWER)]
+
+    assert "ann-s-number" in operator[0]
+    assert "ann-s-number" in operator[1]
+    assert [] == [text for text in viewer if "ann-s-number" in text]
+    assert ["the edit does not fit"] == [each["why"] for each in json.loads(viewer[1])["items"]]
+
+
 async def test_a_refusal_echoes_nothing(api: Api) -> None:
     answer = await api.get(f"/api/v1/letters/{MAIL}")
 

@@ -18,6 +18,7 @@ from redrive.core.access import (
     veil_everywhere,
     veil_of,
 )
+from redrive.core.json_patch import parse_patch
 from redrive.core.letters.letter import Letter
 from redrive.core.letters.selection import Selection
 from redrive.core.message import Message
@@ -27,6 +28,8 @@ from redrive.runtime.archive import line_of
 from redrive.web.admin.call import Call
 from redrive.web.admin.problems import Problem, refuse
 
+EDIT_REFUSED: Final = "the edit does not fit"
+"""What the reason begins with, why a job skips a letter whose body its patch cannot change."""
 REDACTED_BODY: Final = "$redacted"
 """The tag of a body in a line that is not whole: nothing loads it as a letter."""
 ERROR_FIELDS: Final = frozenset({"reason_text", "group_title", "title", "error_text", "traceback"})
@@ -48,6 +51,11 @@ class Shown:
     headers: Sequence[Path] = ()
     secrets: frozenset[str] = frozenset()
     is_opaque: bool = False
+
+    @property
+    def hides_payload(self) -> bool:
+        """Whether anything of bodies is hidden by its place."""
+        return bool(paths_below(self.veil.paths, "payload"))
 
     def body(self, body: bytes) -> bytes:
         """The body without what is hidden, JSON where it was JSON. All of it is hidden where it is no JSON and a field
@@ -92,6 +100,8 @@ class Shown:
         match value:
             case str() if name in NAMES:
                 return value
+            case str() if name == "why" and self.hides_payload and value.startswith(EDIT_REFUSED):
+                return EDIT_REFUSED  # the rest names places in the body
             case str() if name in ERROR_FIELDS and (self.veil.hides_errors or self.is_opaque):
                 return REDACTED
             case str():
@@ -159,7 +169,7 @@ def job_as_shown(call: Call, document: Any) -> Any:
         return document
     found = shown.document(document)
     job = found.get("job", found)
-    if paths_below(shown.veil.paths, "payload") and job["options"].get("edit") is not None:
+    if shown.hides_payload and job["options"].get("edit") is not None:
         job["options"]["edit"] = REDACTED
     hidden, asked = paths_below(shown.veil.paths, "headers"), document.get("job", document)["selection"]
     for pair, (name, _) in zip(job["selection"].get("headers", ()), asked.get("headers", ()), strict=True):
@@ -190,11 +200,21 @@ def _is_hidden(header: str, paths: Sequence[Path]) -> bool:
 
 def refuse_edit(call: Call, options: JobOptions) -> JobOptions:
     """The options. Refused where they edit bodies of which the role does not see all: a `test` tells what stands there,
-    and a `copy` or `move` to where it is seen shows it.
+    and a `copy` or `move` to where it is seen shows it. Where only patterns hide something, wherever it stands, it may
+    be edited: but for a `test`, and for a place whose name is such a text, which tells whether it is there.
     """
     shown = shown_anywhere(call)
-    if options.edit is not None and shown is not None and paths_below(shown.veil.paths, "payload"):
+    if options.edit is None or shown is None:
+        return options
+    if shown.hides_payload:
         raise refuse("forbidden", "Parts of bodies are hidden from your role: you cannot edit them. Nothing was sent.")
+    for each in parse_patch(options.edit) if shown.veil.patterns else ():
+        steps = [*each.path, *each.source]
+        if each.op == "test" or any(shown.veil.text(text) != text for text in (*steps, "/".join(steps))):
+            text = (
+                "Patterns hide texts from your role: an edit cannot ask for one, by a test or by the name of a place."
+            )
+            raise refuse("forbidden", f"{text} Nothing was sent.")
     return options
 
 
