@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
+import threading
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
-from redrive.core.access import REDACTED, RedactRule, Role
+from redrive.core.access import REDACTED, RedactRule, Role, Veil
 from redrive.core.letters.selection import Selection
 from redrive.core.message import Properties
 from redrive.core.settlement import Reason
@@ -304,6 +307,35 @@ async def test_a_refusal_echoes_nothing(api: Api) -> None:
     assert 404 == code(answer)[0]
     assert MAIL not in answer.text
     assert MAIL in (await api.get(f"/api/v1/letters/{MAIL}", Role.OPERATOR)).text
+
+
+@pytest.mark.parametrize("redact", [tuple(replace(rule, role=Role.OPERATOR) for rule in RULES)])
+@pytest.mark.parametrize("path", [*PATHS, "/api/v1/letters/export"])
+async def test_others_are_answered_while_much_is_redacted(
+    api: Api, app: Redrive, monkeypatch: pytest.MonkeyPatch, path: str
+) -> None:
+    """Case: a body of many texts, or a letter that died of many long tracebacks."""
+    body = json.dumps({"mail": MAIL, "rest": ["x"] * 30_000}).encode()
+    large = replace(paid(), message=replace(paid().message, body=body))
+    await app.backend.letters.put([large])
+    loop, begun, may_go_on, waited = asyncio.get_running_loop(), asyncio.Event(), threading.Event(), []
+    real = Veil.text
+
+    def slow(self: Veil, *given: Any) -> str:
+        if not waited:
+            loop.call_soon_threadsafe(begun.set)
+            waited.append(may_go_on.wait(timeout=5))
+        return real(self, *given)
+
+    monkeypatch.setattr(Veil, "text", slow)
+    asked = asyncio.create_task(api.get(path, Role.OPERATOR))
+    await begun.wait()
+    other = await api.get("/api/v1/me", Role.ADMIN)
+    may_go_on.set()
+
+    assert 200 == other.status_code
+    assert MAIL not in (await asked).text
+    assert [True] == waited
 
 
 @pytest.mark.parametrize("path", ["/api/v1/letters", "/api/v1/stats"])

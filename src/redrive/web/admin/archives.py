@@ -16,7 +16,7 @@ from redrive.runtime.archive import archive_files, numbered_lines_of
 from redrive.service import Loading
 from redrive.views import archive_document
 from redrive.web.admin.call import Call
-from redrive.web.admin.shown import letter_line, shown_anywhere, shown_of
+from redrive.web.admin.shown import is_whole, letter_line, shown_anywhere
 from redrive.web.admin.transfer import loaded_document
 
 BATCH: Final = 20
@@ -45,7 +45,7 @@ async def _shown(call: Call, path: Path) -> AsyncIterator[bytes]:
         if may_see_all:
             yield line if line.endswith(b"\n") else line + b"\n"
         elif letter is not None:
-            yield line if shown_of(call, letter.message) is None else letter_line(call, letter)
+            yield line if is_whole(call, letter.message) else await letter_line(call, letter)
 
 
 async def restore_archive(call: Call) -> Any:

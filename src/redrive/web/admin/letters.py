@@ -10,10 +10,11 @@ from starlette.responses import Response
 from redrive.core.access import veil_of
 from redrive.core.letters.letter import Letter, ReviewState
 from redrive.core.ports import LetterSummary
+from redrive.service import LetterView
 from redrive.service.looking import COUNTED
 from redrive.views import letter_view_document, page_document, review_document, stats_document
 from redrive.web.admin.call import Call
-from redrive.web.admin.shown import Shown, as_shown, refuse_hidden, shown_of
+from redrive.web.admin.shown import Shown, as_shown, looked_through, refuse_hidden, shown_of
 
 MAX_INLINE_BYTES: Final = 262_144
 """A longer body is not part of a letter's document; `…/body` has it."""
@@ -41,22 +42,34 @@ async def _summary_shown(call: Call, summary: LetterSummary, document: Any) -> A
     found = await call.app.backend.letters.get(summary.id)
     if found is None:
         return None
-    shown = shown_of(call, found[0].message)
-    return document if shown is None else shown.document(document)
+    letter = found[0]
+
+    def redacted() -> Any:
+        shown = shown_of(call, letter.message)
+        return document if shown is None else shown.document(document)
+
+    return await looked_through(letter, redacted)
 
 
 async def show_letter(call: Call) -> Any:
     """Everything about one letter, with what the role may not see hidden."""
     view = await call.service.letter(call.path["letter_id"])
-    document, body = letter_view_document(view), view.letter.message.original_body
-    shown = shown_of(call, view.letter.message)
-    if shown is not None:
-        message = document.pop("message")
-        document = {**shown.document(document), "message": _message_shown(shown, message, body)}
+    body = view.letter.message.original_body
+    document = await looked_through(view.letter, lambda: _letter_shown(call, view))
     is_left_out = len(body) > MAX_INLINE_BYTES
-    document["message"] |= {"is_body_left_out": is_left_out, "is_redacted": shown is not None}
+    document["message"]["is_body_left_out"] = is_left_out
     if is_left_out:
         document["message"]["body"] = None
+    return document
+
+
+def _letter_shown(call: Call, view: LetterView) -> Any:
+    document, message = letter_view_document(view), view.letter.message
+    shown = shown_of(call, message)
+    if shown is not None:
+        exact = document.pop("message")
+        document = {**shown.document(document), "message": _message_shown(shown, exact, message.original_body)}
+    document["message"]["is_redacted"] = shown is not None
     return document
 
 
@@ -74,12 +87,18 @@ def _message_shown(shown: Shown, message: Any, body: bytes) -> Any:
 async def letter_body(call: Call) -> Response:
     """The exact bytes, as a download that no browser opens as a page; redacted where a rule says so."""
     letter: Letter = (await call.service.letter(call.path["letter_id"])).letter
-    shown, body = shown_of(call, letter.message), letter.message.original_body
+    body = letter.message.original_body
+
+    def redacted() -> tuple[bytes, bool]:
+        shown = shown_of(call, letter.message)
+        return (body, False) if shown is None else (shown.body(body), True)
+
+    content, is_redacted = await looked_through(letter, redacted)
     name = _UNSAFE.sub("_", letter.id)[:100]
     headers = {"content-disposition": f'attachment; filename="{name}.bin"'}
     return Response(
-        body if shown is None else shown.body(body),
-        headers={**headers, "redrive-redacted": "false" if shown is None else "true"},
+        content,
+        headers={**headers, "redrive-redacted": "true" if is_redacted else "false"},
         media_type="application/octet-stream",
     )
 

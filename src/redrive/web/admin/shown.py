@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 from redrive.core.access import (
     MAX_SECRETS,
@@ -28,8 +29,12 @@ from redrive.runtime.archive import line_of
 from redrive.web.admin.call import Call
 from redrive.web.admin.problems import Problem, refuse
 
+T = TypeVar("T")
+
 EDIT_REFUSED: Final = "the edit does not fit"
 """What the reason begins with, why a job skips a letter whose body its patch cannot change."""
+THREAD_BYTES: Final = 65_536
+"""Of bodies, errors and tracebacks of one letter; more is redacted in a thread."""
 REDACTED_BODY: Final = "$redacted"
 """The tag of a body in a line that is not whole: nothing loads it as a letter."""
 ERROR_FIELDS: Final = frozenset({"reason_text", "group_title", "title", "error_text", "traceback"})
@@ -148,6 +153,21 @@ def shown_of(call: Call, message: Message) -> Shown | None:
     )
 
 
+def is_whole(call: Call, message: Message) -> bool:
+    """Whether who asks sees all of it."""
+    return not veil_of(call.app.settings.redact, message.properties.type, call.principal.role)
+
+
+async def looked_through(letter: Letter, work: Callable[[], T]) -> T:
+    """What this makes of the letter; in a thread where there is much to look through: others are answered meanwhile.
+
+    Between two texts, that is: while one pattern looks at one text Python lets nobody else run.
+    """
+    size = len(letter.message.body) + len(letter.message.original or b"")
+    size += sum(len(each.error_text or "") + len(each.traceback or "") for each in letter.history)
+    return await asyncio.to_thread(work) if size > THREAD_BYTES else work()
+
+
 def shown_anywhere(call: Call) -> Shown | None:
     """How what belongs to no one message (a group, a job, a refusal) is shown to who asks; None: all of it."""
     veil = veil_everywhere(call.app.settings.redact, call.principal.role)
@@ -218,8 +238,12 @@ def refuse_edit(call: Call, options: JobOptions) -> JobOptions:
     return options
 
 
-def letter_line(call: Call, letter: Letter) -> bytes:
+async def letter_line(call: Call, letter: Letter) -> bytes:
     """A letter as a line of JSON: whole and exact, or, where something is hidden, one that no import takes."""
+    return await looked_through(letter, lambda: _line(call, letter))
+
+
+def _line(call: Call, letter: Letter) -> bytes:
     shown = shown_of(call, letter.message)
     if shown is None:
         return line_of(letter)

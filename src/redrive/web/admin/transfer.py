@@ -44,9 +44,9 @@ async def export_letters(call: Call) -> Response:
 async def _lines(call: Call, first: Letter | None, letters: AsyncIterator[Letter]) -> AsyncIterator[bytes]:
     if first is None:
         return
-    yield letter_line(call, first)
+    yield await letter_line(call, first)
     async for letter in letters:
-        yield letter_line(call, letter)
+        yield await letter_line(call, letter)
 
 
 async def import_letters(call: Call) -> Any:
