@@ -16,6 +16,7 @@ from redrive.service.pruning import PruningOperations
 from redrive.service.redriving import redrivable, runner_name
 from redrive.service.values import (
     Aside,
+    Count,
     Edited,
     Erasure,
     GroupCount,
@@ -50,6 +51,7 @@ __all__ = [
     "MAX_PAGE",
     "SHOWN",
     "Aside",
+    "Count",
     "Edited",
     "Erasure",
     "GroupCount",
