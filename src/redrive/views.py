@@ -151,8 +151,8 @@ def _audit(entry: AuditEntry) -> Document:
 
 def stats_document(stats: LetterStats, groups: Sequence[GroupCount] = (), *, last_hour: Count) -> Document:
     """Counts; every mapping has its largest entry first. `groups` are the problems behind them; `last_hour` is how
-    many of the letters died within it. `is_at_least`: there are more than `total`, and what is counted are the oldest;
-    `last_hour_is_at_least`: more than that died.
+    many of the letters died within it. `is_at_least`: not all were looked at, and what is counted are the oldest;
+    `last_hour_is_at_least`: the same of those that died within the last hour.
     """
     return {
         "total": stats.total,

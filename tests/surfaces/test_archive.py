@@ -110,7 +110,7 @@ async def test_of_very_many_that_died_in_the_last_hour_not_all_are_counted(
 
     assert (2, True) == (answer.json["last_hour"], answer.json["last_hour_is_at_least"])
     assert (2, True) == (overview["last_hour"], overview["last_hour_is_at_least"])
-    assert "in the last hour  more than 2" in text.out
+    assert "in the last hour  at least 2" in text.out
 
 
 async def test_one_persons_letters_are_erased_after_the_count_was_seen(cli: Cli, shop: Redrive, here: Path) -> None:

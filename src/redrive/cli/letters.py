@@ -167,7 +167,7 @@ def stats(
 
 
 def _print_stats(stats: LetterStats, groups: tuple[GroupCount, ...], last_hour: Count) -> None:
-    if not stats.total:
+    if not stats.total and not stats.is_at_least:
         note("No dead letters.")
         return
     now = time.time_ns() // 1_000_000
@@ -175,7 +175,7 @@ def _print_stats(stats: LetterStats, groups: tuple[GroupCount, ...], last_hour: 
     lately = counted(last_hour.total, is_at_least=last_hour.is_at_least)
     facts([("letters", total), ("in the last hour", lately), ("oldest open", ago(stats.oldest_at, now))])
     if stats.is_at_least:
-        note("What follows is of the oldest of them. Choose fewer for exact counts, with --since for example.")
+        note("Not all were looked at, only the oldest. Choose fewer for exact counts, with --since for example.")
     say("")
     table(
         ("group", "problem", "queue", "letters", "first failed"),

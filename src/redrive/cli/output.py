@@ -142,8 +142,8 @@ def span(duration_ms: int) -> str:
 
 
 def counted(total: int, *, is_at_least: bool) -> str:
-    """`1 234`, or `more than 10 000` where there are more."""
-    return f"{'more than ' if is_at_least else ''}{total:,}".replace(",", " ")
+    """`1 234`, or `at least 10 000` where not all were counted."""
+    return f"{'at least ' if is_at_least else ''}{total:,}".replace(",", " ")
 
 
 def plural(count: int, noun: str) -> str:

@@ -14,7 +14,7 @@ from redrive.service.values import Count, GroupCount, LetterView
 
 LAST_HOUR_MS: Final[Millis] = 3_600_000
 COUNTED: Final = 10_000
-"""Counts that a person reads are exact up to here; then they say "more than"."""
+"""Counts that a person reads are exact up to here; then they say "at least"."""
 
 
 class LookingOperations(Operations):

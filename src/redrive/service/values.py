@@ -200,7 +200,7 @@ class ReviewResult:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Count:
-    """How many there are. `is_at_least`: there are more than `total`."""
+    """How many there are. `is_at_least`: not all were looked at."""
 
     total: int
     is_at_least: bool = False

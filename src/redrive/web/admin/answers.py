@@ -110,8 +110,8 @@ class LetterDetail(Struct, kw_only=True):
 
 
 class Stats(Struct, kw_only=True):
-    """Counts; every mapping has its largest entry first. `is_at_least`: there are more than `total` letters, and what
-    is counted are the oldest of them. `last_hour_is_at_least`: more than `last_hour` died within it.
+    """Counts; every mapping has its largest entry first. `is_at_least`: not all letters were looked at, and what is
+    counted are the oldest of them; `last_hour_is_at_least`: the same of those that died within the last hour.
     """
 
     total: int
