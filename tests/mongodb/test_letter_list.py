@@ -315,6 +315,22 @@ async def test_a_store_that_is_closed_has_written_the_states_of_its_letters(url:
     await store.close()
 
 
+async def test_a_recount_brings_the_letters_own_states_up_to_their_moves(
+    stores: tuple[MongoLetterStore, MongoLetterStore], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    one, other = stores
+    await one.put([letter("dl_0"), letter("dl_1")])
+    with monkeypatch.context() as patch:
+        patch.setattr(OwnStates, "write", killed)
+        with pytest.raises(Killed):
+            await close(one, "dl_0")
+
+    wrong = await other.groups.recount()
+
+    assert 0 == wrong
+    assert ["closed", "pending"] == [await own_state(one, name) for name in ("dl_0", "dl_1")]
+
+
 async def test_what_a_letter_has_been_through_is_counted_as_by_its_moves(
     stores: tuple[MongoLetterStore, MongoLetterStore],
 ) -> None:

@@ -273,7 +273,9 @@ class LetterList:
         await self.all()
 
     async def relist(self, letters: AsyncCollection[Document]) -> list[Document]:
-        """Compare the list with the letters and mend it; what was wrong. Reads every letter: minutes for many."""
+        """Compare the list with the letters and mend it; what was wrong. The letters' own states, which follow, are
+        brought up to it. Reads every letter: minutes for many.
+        """
         # First the list: what it has was stored before, so that whoever is not among the letters read later is gone.
         listed = {each["redrive"]["life"]: each for each in await self.all()}
         stored: set[str] = set()
@@ -293,7 +295,7 @@ class LetterList:
         for each in behind:
             await letters.update_one({"_id": each["_id"]}, {"$set": state_of(each)})
         await self._drop_unlisted()
-        return [*missing, *lost, *behind]
+        return [*missing, *lost]
 
     async def _drop_unlisted(self) -> None:
         """Entries of somebody who was killed: whoever made them an hour ago has listed them, or never will."""
