@@ -51,7 +51,7 @@ def answers() -> dict[str, Any]:
     return {
         "`redrive dlq list`": views.page_document(Page(letters=(_summary(),), cursor="b3BhcXVl")),
         "`redrive dlq show`": views.letter_view_document(_letter()),
-        "`redrive dlq stats`": views.stats_document(_stats(), (_group(),), last_hour=1),
+        "`redrive dlq stats`": views.stats_document(_stats(), (_group(),), last_hour=service.Count(total=1)),
         "`redrive dlq collect --dry-run`": views.found_document((_letter().letter,), {}),
         "`redrive dlq collect`": views.collected_document(
             Collected(
@@ -151,7 +151,7 @@ def _overview() -> service.Overview:
         at=AT,
         queues=(_queue(),),
         stats=_stats(),
-        last_hour=1,
+        last_hour=service.Count(total=1),
         groups=(),
         tenants={"mail": tuple(_standings())},
         jobs=(_job(),),

@@ -25,6 +25,7 @@ from redrive.core.wire import body_document, message_document, options_document,
 from redrive.runtime.archive import ArchiveFile
 from redrive.runtime.collector import Collected
 from redrive.service import (
+    Count,
     Erasure,
     GroupCount,
     GroupView,
@@ -149,14 +150,16 @@ def _audit(entry: AuditEntry) -> Document:
     return {"at": instant(entry.at), "actor": entry.actor, "action": entry.action, "note": entry.note}
 
 
-def stats_document(stats: LetterStats, groups: Sequence[GroupCount] = (), *, last_hour: int = 0) -> Document:
+def stats_document(stats: LetterStats, groups: Sequence[GroupCount] = (), *, last_hour: Count) -> Document:
     """Counts; every mapping has its largest entry first. `groups` are the problems behind them; `last_hour` is how
-    many of the letters died within it. `is_at_least`: there are more than `total`, and what is counted are the oldest.
+    many of the letters died within it. `is_at_least`: not all were looked at, and what is counted are the oldest;
+    `last_hour_is_at_least`: the same of those that died within the last hour.
     """
     return {
         "total": stats.total,
         "is_at_least": stats.is_at_least,
-        "last_hour": last_hour,
+        "last_hour": last_hour.total,
+        "last_hour_is_at_least": last_hour.is_at_least,
         "by_state": stats.by_state,
         "by_queue": stats.by_queue,
         "by_reason": stats.by_reason,
@@ -428,7 +431,8 @@ def overview_document(found: Overview) -> Document:
         "at": instant(found.at),
         "queues": [queue_document(queue) for queue in found.queues],
         "open_letters": stats.total,
-        "last_hour": found.last_hour,
+        "last_hour": found.last_hour.total,
+        "last_hour_is_at_least": found.last_hour.is_at_least,
         "oldest_at": instant(stats.oldest_at),
         "by_reason": stats.by_reason,
         "by_tenant": stats.by_tenant,

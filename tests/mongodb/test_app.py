@@ -67,7 +67,11 @@ async def documents_of(app: Redrive, fails: list[bool], url: str | None) -> list
         records.append(await app.backend.claims.get(QUEUE, "courier-x:evt-1"))
         if url is not None:
             found.append(stored(url, "processed_events"))
-            assert "closed" == stored(url, "dead_letter_events")["reviewState"]
+
+            async def says_so() -> bool:
+                return "closed" == stored(url, "dead_letter_events")["reviewState"]
+
+            await told.until_holds(says_so, what="the letter itself says that it is closed")
         else:
             found += [processed_event(record) for record in records if record is not None]
     return found

@@ -6,11 +6,13 @@ import json
 from dataclasses import replace
 from pathlib import Path
 
+import pytest
+
 from redrive.core.letters.letter import ReviewState
 from redrive.core.letters.selection import Selection
 from redrive.runtime.app import Redrive
 from redrive.runtime.archive import line_of
-from redrive.service import Service
+from redrive.service import Service, looking
 from redrive.testing.samples import hard_letter, letter, message
 from tests.surfaces.conftest import Cli, put
 
@@ -112,8 +114,22 @@ async def test_stats_tell_the_last_hour(cli: Cli, shop: Redrive) -> None:
 
     text, answer = cli("dlq", "stats", *APP), cli("dlq", "stats", *APP, "--json")
 
-    assert (3, 2) == (answer.json["total"], answer.json["last_hour"])
+    assert (3, 2, False) == tuple(answer.json[name] for name in ("total", "last_hour", "last_hour_is_at_least"))
     assert "in the last hour  2" in text.out
+
+
+async def test_of_very_many_that_died_in_the_last_hour_not_all_are_counted(
+    cli: Cli, shop: Redrive, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await put(shop, 3)
+    monkeypatch.setattr(looking, "COUNTED", 2)
+
+    text, answer = cli("dlq", "stats", *APP), cli("dlq", "stats", *APP, "--json")
+    overview = json.loads(cli("top", *APP, "--json").out)
+
+    assert (2, True) == (answer.json["last_hour"], answer.json["last_hour_is_at_least"])
+    assert (2, True) == (overview["last_hour"], overview["last_hour_is_at_least"])
+    assert "in the last hour  at least 2" in text.out
 
 
 async def test_one_persons_letters_are_erased_after_the_count_was_seen(cli: Cli, shop: Redrive, here: Path) -> None:

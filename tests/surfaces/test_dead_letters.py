@@ -148,9 +148,9 @@ async def test_counts_say_where_there_are_more(cli: Cli, shop: Redrive, monkeypa
     monkeypatch.setattr(looking, "COUNTED", 3)
     exact = cli("dlq", "stats", "--reason", "TIMEOUT_EXHAUSTED", *APP)
 
-    assert "more than 2" in told
+    assert "at least 2" in told
     assert (2, True) == (shown["total"], shown["is_at_least"])
-    assert "more than" not in exact.out
+    assert "at least" not in exact.out
 
 
 async def test_a_terminal_does_not_obey_what_a_message_says(cli: Cli, shop: Redrive) -> None:

@@ -10,13 +10,13 @@ import typer
 
 from redrive.cli.groups import Change, Filters, Where, spread
 from redrive.cli.in_place import InPlace, list_queues, queue_of
-from redrive.cli.output import ago, facts, note, plural, print_json, say, table
+from redrive.cli.output import ago, counted, facts, note, plural, print_json, say, table
 from redrive.cli.prompts import Bar, confirm
 
 if TYPE_CHECKING:
     from redrive.core.letters.selection import Selection
     from redrive.core.ports import LetterStats, Page
-    from redrive.service import GroupCount, ReviewResult, Service
+    from redrive.service import Count, GroupCount, ReviewResult, Service
 
 TOP = 20
 
@@ -145,7 +145,7 @@ def stats(
 
     selection = filters.selection()
 
-    async def look(service: Service) -> tuple[LetterStats, tuple[GroupCount, ...], int]:
+    async def look(service: Service) -> tuple[LetterStats, tuple[GroupCount, ...], Count]:
         if recount:
             wrong = await service.recount_groups()
             note(
@@ -166,15 +166,16 @@ def stats(
     _print_stats(found, groups, last_hour)
 
 
-def _print_stats(stats: LetterStats, groups: tuple[GroupCount, ...], last_hour: int) -> None:
-    if not stats.total:
+def _print_stats(stats: LetterStats, groups: tuple[GroupCount, ...], last_hour: Count) -> None:
+    if not stats.total and not stats.is_at_least:
         note("No dead letters.")
         return
     now = time.time_ns() // 1_000_000
-    total = f"more than {stats.total:,}".replace(",", " ") if stats.is_at_least else stats.total
-    facts([("letters", total), ("in the last hour", last_hour), ("oldest open", ago(stats.oldest_at, now))])
+    total = counted(stats.total, is_at_least=stats.is_at_least)
+    lately = counted(last_hour.total, is_at_least=last_hour.is_at_least)
+    facts([("letters", total), ("in the last hour", lately), ("oldest open", ago(stats.oldest_at, now))])
     if stats.is_at_least:
-        note("What follows is of the oldest of them. Choose fewer for exact counts, with --since for example.")
+        note("Not all were looked at, only the oldest. Choose fewer for exact counts, with --since for example.")
     say("")
     table(
         ("group", "problem", "queue", "letters", "first failed"),

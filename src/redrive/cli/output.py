@@ -141,6 +141,11 @@ def span(duration_ms: int) -> str:
     return f"{duration_ms // _DAY}d"
 
 
+def counted(total: int, *, is_at_least: bool) -> str:
+    """`1 234`, or `at least 10 000` where not all were counted."""
+    return f"{'at least ' if is_at_least else ''}{total:,}".replace(",", " ")
+
+
 def plural(count: int, noun: str) -> str:
     """`1 letter`, `2 letters`, `1 234 letters`."""
     return f"{count:,} {noun}{'' if count == 1 else 's'}".replace(",", " ")

@@ -18,7 +18,7 @@ import typer
 
 from redrive.cli import options as o
 from redrive.cli.groups import Where, spread
-from redrive.cli.output import ago, print_json, safe
+from redrive.cli.output import ago, counted, print_json, safe
 
 if TYPE_CHECKING:
     from rich.console import Console, RenderableType
@@ -143,7 +143,8 @@ def shown(look: Overview, before: Overview | None, *, rows: int) -> RenderableTy
 
     stats = look.stats
     oldest = ago(stats.oldest_at, look.at) or "none"
-    head = f"dead letters {stats.total}   in the last hour {look.last_hour}   oldest {oldest}"
+    lately = counted(look.last_hour.total, is_at_least=look.last_hour.is_at_least)
+    head = f"dead letters {stats.total}   in the last hour {lately}   oldest {oldest}"
     parts: list[RenderableType] = [_text(head), _queues(look, before, rows=rows)]
     if look.groups:
         listed = [

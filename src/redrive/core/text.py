@@ -20,6 +20,11 @@ def clean(text: str) -> str:
     return _UNKEEPABLE.sub(REPLACEMENT, text)
 
 
+def clean_or_none(text: str | None) -> str | None:
+    """As `clean`, with None."""
+    return None if text is None else clean(text)
+
+
 def cut(text: str, limit_bytes: int = MAX_TEXT_BYTES) -> str:
     """The clean text, its start kept, at most `limit_bytes` of UTF-8; a cut falls between characters and is marked."""
     # A character has at least one byte, so nothing beyond the first `limit_bytes` characters can stay.

@@ -8,8 +8,15 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 from typing import Any, Final
 
-import msgspec
-
+from redrive.core.letters.group_rows import (
+    GROUP_COLUMNS,
+    GROUP_NUMBER,
+    SEEN,
+    WORK_COLUMNS,
+    group_from,
+    work_from,
+    work_row,
+)
 from redrive.core.letters.groups import (
     MAX_NAMED,
     REOPENED_BY,
@@ -18,7 +25,6 @@ from redrive.core.letters.groups import (
     GroupEntry,
     GroupState,
     GroupWork,
-    Ignored,
     action_of,
     changed,
     cursor_after,
@@ -31,17 +37,9 @@ from redrive.core.ports import GroupPage, HourCount
 from redrive.core.text import clean
 from redrive.core.units import UnixMs
 from redrive.postgres.database import Tx
-from redrive.postgres.values import text_in, text_or_none_out, text_out
+from redrive.postgres.values import text_in, text_out
 
-STATES: Final = (GroupState.OPEN, GroupState.ACKNOWLEDGED, GroupState.IGNORED, GroupState.RESOLVED)
-"""By the number stored."""
-_NUMBER: Final = {state: number for number, state in enumerate(STATES)}
 _TENANT, _VERSION = 0, 1
-_COLUMNS: Final = (
-    "fingerprint, title, queue, reason_code, error_type, error_code, pending + reviewed + replayed + closed, "
-    "pending + reviewed, seen, first_seen, last_seen, redriven, succeeded, returned, "
-    "state, note, assignee, ignored, resolved_in, count_then, changed_at, changed_by"
-)
 _WAITING: Final = "(-(pending + reviewed))"
 
 
@@ -53,7 +51,7 @@ def page(tx: Tx, *, states: Collection[GroupState], queue: str | None, limit: in
     conditions, values = ["true"], list[Any]()
     if states:
         conditions.append("state = ANY (%s)")
-        values.append(sorted(_NUMBER[state] for state in states))
+        values.append(sorted(GROUP_NUMBER[state] for state in states))
     if queue is not None:
         conditions.append("(queue = %s OR dead_letter_queue = %s)")
         values += [text_in(queue)] * 2
@@ -62,7 +60,7 @@ def page(tx: Tx, *, states: Collection[GroupState], queue: str | None, limit: in
         waiting, fingerprint = place_after(cursor)
         values += [waiting, text_in(fingerprint)]
     rows = tx.execute(
-        f"SELECT {_COLUMNS} FROM @group WHERE {' AND '.join(conditions)} "  # noqa: S608 - constants
+        f"SELECT {GROUP_COLUMNS} FROM @group WHERE {' AND '.join(conditions)} "  # noqa: S608 - constants
         f"ORDER BY {_WAITING}, fingerprint LIMIT %s",
         [*values, limit + 1],
     ).fetchall()
@@ -96,7 +94,7 @@ def hours(tx: Tx, fingerprint: str, *, since: UnixMs) -> list[HourCount]:
 
 def _row(tx: Tx, fingerprint: str, *, lock: str = "") -> Sequence[Any] | None:
     return tx.execute(
-        f"SELECT {_COLUMNS} FROM @group WHERE fingerprint = %s {lock}",  # noqa: S608 - constants
+        f"SELECT {GROUP_COLUMNS} FROM @group WHERE fingerprint = %s {lock}",  # noqa: S608 - constants
         (text_in(fingerprint),),
     ).fetchone()
 
@@ -118,42 +116,15 @@ def _groups(tx: Tx, rows: Sequence[Sequence[Any]]) -> list[Group]:
             named.setdefault((fingerprint, what), []).append((text_out(name), count))
             totals[fingerprint, what] = total
     return [
-        Group(
-            fingerprint=text_out(row[0]),
-            title=row[1],
-            queue=text_out(row[2]),
-            reason_code=text_out(row[3]),
-            error_type=row[4],
-            error_code=row[5],
-            count=row[6],
-            waiting=row[7],
-            seen=row[8],
-            first_seen=row[9],
-            last_seen=row[10],
-            redriven=row[11],
-            succeeded=row[12],
-            returned=row[13],
+        group_from(
+            row,
             tenants=totals.get((row[0], _TENANT), 0),
             top_tenants=tuple(named.get((row[0], _TENANT), ())),
             versions=tuple(named.get((row[0], _VERSION), ())),
-            work=_work(row),
+            text_out=text_out,
         )
         for row in rows
     ]
-
-
-def _work(row: Sequence[Any]) -> GroupWork:
-    state, note, assignee, ignored, resolved_in, count_then, changed_at, changed_by = row[14:22]
-    return GroupWork(
-        state=STATES[state],
-        note=note,
-        assignee=text_or_none_out(assignee),
-        ignored=None if ignored is None else msgspec.json.decode(ignored, type=Ignored),
-        resolved_in=resolved_in,
-        count_then=count_then,
-        changed_at=changed_at,
-        changed_by=changed_by,
-    )
 
 
 # ---------------------------------------------------------------------------------------------------- moving
@@ -180,11 +151,12 @@ def reopen(tx: Tx, letters: Sequence[Letter]) -> None:
     if not letters:
         return
     rows = tx.execute(
-        f"SELECT {_COLUMNS} FROM @group WHERE fingerprint = ANY (%s) AND state IN (2, 3) ORDER BY fingerprint",  # noqa: S608 - constants
+        f"SELECT {GROUP_COLUMNS} FROM @group WHERE fingerprint = ANY (%s) AND state IN (2, 3) ORDER BY fingerprint",  # noqa: S608 - constants
         ([text_in(letter.fingerprint) for letter in letters],),
     ).fetchall()
     for row in rows:
-        _reopen_one(tx, _work(row), [each for each in letters if text_in(each.fingerprint) == row[0]], seen=row[8])
+        same = [each for each in letters if text_in(each.fingerprint) == row[0]]
+        _reopen_one(tx, work_from(row, text_out=text_out), same, seen=row[SEEN])
 
 
 def _reopen_one(tx: Tx, work: GroupWork, letters: Sequence[Letter], *, seen: int) -> None:
@@ -213,27 +185,19 @@ def _change_one(tx: Tx, wanted: GroupChange, *, note: str) -> str | None:
     row = _row(tx, wanted.fingerprint, lock="FOR UPDATE")
     if row is None:
         return f'there is no group "{wanted.fingerprint}"'
-    work = changed(_work(row), wanted, seen=row[8])
+    work = changed(work_from(row, text_out=text_out), wanted, seen=row[SEEN])
     if isinstance(work, str):
         return work
-    ignored = None if work.ignored is None else msgspec.json.encode(work.ignored).decode()
+    columns = ", ".join(f"{name} = %s" for name in WORK_COLUMNS)
     tx.execute(
-        "UPDATE @group SET state = %s, note = %s, assignee = %s, ignored = %s, resolved_in = %s, count_then = %s, "
-        "changed_at = %s, changed_by = %s WHERE fingerprint = %s",
-        (
-            _NUMBER[work.state], clean(work.note), text_in(work.assignee), ignored, _cleaned(work.resolved_in),
-            work.count_then, work.changed_at, _cleaned(work.changed_by), row[0],
-        ),
-    )  # fmt: skip
+        f"UPDATE @group SET {columns} WHERE fingerprint = %s",  # noqa: S608 - constants
+        [*work_row(work, text_in=text_in), row[0]],
+    )
     tx.execute(
         "INSERT INTO @group_audit (fingerprint, at, actor, action, note) VALUES (%s, %s, %s, %s, %s)",
         (row[0], wanted.at, clean(wanted.actor), action_of(wanted), clean(note)),
     )
     return None
-
-
-def _cleaned(text: str | None) -> str | None:
-    return None if text is None else clean(text)
 
 
 # ---------------------------------------------------------------------------------------------------- recount

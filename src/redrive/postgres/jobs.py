@@ -7,10 +7,10 @@ staged or recorded whole, with the counts and with the letters it holds or frees
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
 from typing import Any, Final
 
+from redrive.core.letters.job_rows import JOB_COLUMNS, job_from, job_row
 from redrive.core.letters.rows import CLOSED, SUMMARY_COLUMNS
 from redrive.core.ports import LetterSummary
 from redrive.core.redrive import (
@@ -18,30 +18,20 @@ from redrive.core.redrive import (
     Item,
     ItemState,
     Job,
-    JobCounts,
     JobEvent,
     JobState,
     Outcomes,
     refusal,
     runner_lost,
 )
-from redrive.core.text import clean
+from redrive.core.text import clean, clean_or_none
 from redrive.core.units import Millis
-from redrive.core.wire import (
-    options_document,
-    options_from_document,
-    selection_document,
-    selection_from_document,
-)
 from redrive.postgres import search
 from redrive.postgres.database import Tx
 from redrive.postgres.rows import summary_from
-from redrive.postgres.values import columns_of, text_in, text_or_none_out, text_out, unnest
+from redrive.postgres.values import columns_of, text_in, text_out, unnest
 
-_COLUMNS: Final = (
-    "seq, id, request_key, selection, options, actor, note, state, is_staged, pending, sent, skipped, created_at, "
-    "updated_at, error, token, owner, lease_until, progress"
-)
+_COLUMNS: Final = f"seq, {JOB_COLUMNS}"
 _OPEN: Final = (JobState.STAGED, JobState.RUNNING)
 _FREE_LETTERS: Final = (
     "UPDATE @letter SET outstanding_job = NULL "
@@ -50,38 +40,15 @@ _FREE_LETTERS: Final = (
 
 
 def _job_from(row: Sequence[Any]) -> Job:
-    pending, sent, skipped = row[9:12]
-    return Job(
-        id=text_out(row[1]),
-        request_key=text_or_none_out(row[2]),
-        selection=selection_from_document(json.loads(row[3])),
-        options=options_from_document(json.loads(row[4])),
-        actor=row[5],
-        note=row[6],
-        state=JobState(row[7]),
-        is_staged=row[8],
-        counts=JobCounts(selected=pending + sent + skipped, pending=pending, sent=sent, skipped=skipped),
-        created_at=row[12],
-        updated_at=row[13],
-        error=row[14],
-        token=row[15],
-        owner=row[16],
-        lease_until=row[17],
-        progress=row[18],
-    )
+    return job_from(row[1:], text_out=text_out)
 
 
 def create(tx: Tx, job: Job) -> Job:
     """Store it, or return the one with this id or request key. Two at one moment: the second waits for the first."""
-    values = (
-        text_in(job.id), text_in(job.request_key), json.dumps(selection_document(job.selection)),
-        json.dumps(options_document(job.options)), clean(job.actor), clean(job.note), str(job.state), job.is_staged,
-        job.counts.pending, job.counts.sent, job.counts.skipped, job.created_at, job.updated_at, _clean(job.error),
-        job.token, _clean(job.owner), job.lease_until, _clean(job.progress),
-    )  # fmt: skip
+    values = job_row(job, text_in=text_in)
     marks = ", ".join(["%s"] * len(values))
     tx.execute(
-        f"INSERT INTO @job ({_COLUMNS.removeprefix('seq, ')}, last_letter, staged_at, staged_seq) "  # noqa: S608 - constants
+        f"INSERT INTO @job ({JOB_COLUMNS}, last_letter, staged_at, staged_seq) "  # noqa: S608 - constants
         f"SELECT {marks}, coalesce((SELECT max(seq) FROM @letter), 0), -1, -1 ON CONFLICT DO NOTHING",
         values,
     )
@@ -91,10 +58,6 @@ def create(tx: Tx, job: Job) -> Job:
     ).fetchone()
     assert row is not None, "a conflict is with a row that is there"
     return _job_from(row)
-
-
-def _clean(text: str | None) -> str | None:
-    return None if text is None else clean(text)
 
 
 def get(tx: Tx, job_id: str) -> Job | None:
@@ -223,7 +186,7 @@ def record(tx: Tx, job: Job, batch: Sequence[Item]) -> bool:
     if found is None:
         return False
     ended = {item.position: item for item in reversed(batch) if item.state is not ItemState.PENDING}
-    rows = [(item.position, str(item.state), _clean(item.why)) for item in ended.values()]
+    rows = [(item.position, str(item.state), clean_or_none(item.why)) for item in ended.values()]
     moved = tx.execute(
         f"UPDATE @item i SET state = g.state, why = g.why FROM {unnest('bigint text text')} "  # noqa: S608 - constants
         "AS g (position, state, why) WHERE i.job_seq = %s AND i.position = g.position AND i.state = 'pending' "
@@ -253,8 +216,8 @@ def save(tx: Tx, job: Job, *, lease_ms: Millis) -> bool:
     tx.execute(
         "UPDATE @job SET state = %s, error = %s, token = token + %s, owner = CASE WHEN %s THEN NULL ELSE owner END, "
         "lease_until = %s, progress = %s, updated_at = %s WHERE seq = %s",
-        (str(job.state), _clean(job.error), int(is_over), is_over, None if is_over else tx.now + lease_ms,
-         _clean(job.progress), tx.now, found[0]),
+        (str(job.state), clean_or_none(job.error), int(is_over), is_over, None if is_over else tx.now + lease_ms,
+         clean_or_none(job.progress), tx.now, found[0]),
     )  # fmt: skip
     if is_over and job.state is not JobState.PAUSED:
         tx.execute(_FREE_LETTERS, (text_in(job.id), text_in(job.id)))

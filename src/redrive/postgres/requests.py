@@ -2,68 +2,48 @@
 
 from __future__ import annotations
 
-import json
-from typing import Any, Final
-
-from redrive.core.audit import Answer, Write, WritePage, WriteQuery, after_cursor, page_of
+from redrive.core.audit import Answer, Write, WritePage, WriteQuery, page_of
+from redrive.core.audit_rows import (
+    ANSWER_COLUMNS,
+    WRITE_COLUMNS,
+    answer_from,
+    answer_row,
+    conditions,
+    write_from,
+    write_row,
+)
 from redrive.core.units import UnixMs
 from redrive.postgres.database import Tx
 from redrive.postgres.values import text_in, text_out
 
-COLUMNS: Final = "id, at, actor, role, operation, target, address, status, result"
-
 
 def put(tx: Tx, write: Write) -> None:
     """Keep this write, in place of what was known of it. One statement."""
-    names = (write.actor, write.role, write.operation, write.target, write.address)
     tx.execute(
-        f"INSERT INTO @write ({COLUMNS}) VALUES (%s, %s, %s, %s, %s, %s, %s, %s, %s) "  # noqa: S608 - constant
+        f"INSERT INTO @write ({WRITE_COLUMNS}) VALUES (%s, %s, %s, %s, %s, %s, %s, %s, %s) "  # noqa: S608 - constant
         "ON CONFLICT (id) DO UPDATE SET status = excluded.status, result = excluded.result",
-        (write.id, write.at, *map(text_in, names), write.status, text_in(write.result)),
+        write_row(write, text_in=text_in),
     )
 
 
 def find(tx: Tx, query: WriteQuery, *, limit: int, cursor: str | None) -> WritePage:
     """One page, newest first, by the key."""
-    wanted: list[tuple[str, Any]] = [
-        ("id < %s", after_cursor(cursor)),
-        ("actor = %s", text_in(query.actor)),
-        ("operation = %s", text_in(query.operation)),
-        ("target = %s", text_in(query.target)),
-        ("at >= %s", query.since),
-        ("at < %s", query.until),
-    ]
-    given = [(text, value) for text, value in wanted if value is not None]
-    where = " AND ".join(text for text, _ in given) or "true"
+    given = conditions(query, cursor, text_in=text_in)
+    where = " AND ".join(f"{test} %s" for test in given) or "true"
     rows = tx.execute(
-        f"SELECT {COLUMNS} FROM @write WHERE {where} ORDER BY id DESC LIMIT %s",  # noqa: S608 - constants
-        [*(value for _, value in given), limit + 1],
+        f"SELECT {WRITE_COLUMNS} FROM @write WHERE {where} ORDER BY id DESC LIMIT %s",  # noqa: S608 - constants
+        [*given.values(), limit + 1],
     )
-    return page_of([_write(row) for row in rows], limit)
-
-
-def _write(row: tuple[Any, ...]) -> Write:
-    id_, at, actor, role, operation, target, address, status, result = row
-    return Write(
-        id=id_,
-        at=at,
-        actor=text_out(actor),
-        role=text_out(role),
-        operation=text_out(operation),
-        target=text_out(target),
-        address=text_out(address),
-        status=status,
-        result=text_out(result),
-    )
+    return page_of([write_from(row, text_out=text_out) for row in rows], limit)
 
 
 def keep(tx: Tx, key: str, answer: Answer, *, expires_at: UnixMs) -> None:
     """Keep this answer. One statement."""
     tx.execute(
-        "INSERT INTO @answer (key, status, body, headers, expires_at) VALUES (%s, %s, %s, %s, %s) "
+        f"INSERT INTO @answer ({ANSWER_COLUMNS}) VALUES (%s, %s, %s, %s, %s) "  # noqa: S608 - constant
         "ON CONFLICT (key) DO UPDATE SET status = excluded.status, body = excluded.body, headers = excluded.headers, "
         "expires_at = excluded.expires_at",
-        (key, answer.status, answer.body, json.dumps(dict(answer.headers)), expires_at),
+        answer_row(key, answer, expires_at=expires_at),
     )
 
 
@@ -72,7 +52,7 @@ def answer(tx: Tx, key: str, *, now: UnixMs) -> Answer | None:
     row = tx.execute(
         "SELECT status, body, headers FROM @answer WHERE key = %s AND expires_at > %s", (key, now)
     ).fetchone()
-    return None if row is None else Answer(status=row[0], body=bytes(row[1]), headers=json.loads(row[2]))
+    return None if row is None else answer_from(row)
 
 
 def prune(tx: Tx, *, now: UnixMs, before: UnixMs, limit: int) -> int:

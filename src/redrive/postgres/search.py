@@ -8,7 +8,7 @@ nothing leads, the order itself is written as the one index has it that has no l
 A text anywhere in a reason has an index where the extension pg_trgm is (sql/003_text.sql): the letters that have it are
 looked up first, and where they are few, they are the condition. No index helps with a text that many have, nor with a
 header, which lies with the content. They are looked for in the letters that the other conditions leave, in order, and
-in `LOOK_AT` of them for one page.
+in `LOOK_AT` of them for one page, or for one count that need not be exact.
 """
 
 from __future__ import annotations
@@ -40,7 +40,9 @@ FEW: Final = 1_000
 _INDEXED: Final = re.compile(r"\w{3}")
 """What a text must have for the index: it knows letters and digits by three."""
 LOOK_AT: Final = 50_000
-"""Most letters in which a page looks for a text or a header; then it ends early, with a cursor."""
+"""Most letters in which a page looks for a text or a header; then it ends early, with a cursor. So does a count that
+may end early.
+"""
 
 
 @dataclass(slots=True)
@@ -96,8 +98,10 @@ class Where:
         return [*self.fast_values, *self.slow_values]
 
 
-def where(tx: Tx, selection: Selection) -> Where:
-    """The condition of this selection on `@letter l`."""
+def where(tx: Tx, selection: Selection, *, few: int = 0) -> Where:
+    """The condition of this selection on `@letter l`. A text that more letters have than `few`, or `FEW`, is looked for
+    in order.
+    """
     found = Where()
     if selection.ids:
         found.filter("id = ANY (%s)", [text_in(letter_id) for letter_id in selection.ids])
@@ -115,7 +119,7 @@ def where(tx: Tx, selection: Selection) -> Where:
     if selection.until is not None:
         found.filter(f"{found.died} < %s", selection.until)
     if selection.text is not None:
-        _add_text(tx, found, selection.text)
+        _add_text(tx, found, selection.text, few=max(few, FEW))
     if selection.headers:
         _add_headers(found, selection)
     return found
@@ -152,30 +156,31 @@ def _add_states(found: Where, selection: Selection) -> None:
 _TEXTS: Final = ("lower(reason_text)", "lower(message_id)", "lower(coalesce(key, ''))")
 
 
-def _add_text(tx: Tx, found: Where, text: str) -> None:
+def _add_text(tx: Tx, found: Where, text: str, *, few: int) -> None:
     wanted = text_in(text.lower())
-    few = _letters_with(tx, wanted) if wanted is not None and _INDEXED.search(wanted) else None
-    if few is not None:
-        found.filter("seq = ANY (%s)", few)
+    those = _letters_with(tx, wanted, few) if wanted is not None and _INDEXED.search(wanted) else None
+    if those is not None:
+        found.filter("seq = ANY (%s)", those)
         found.is_led = True
         return
     conditions = " OR ".join(f"strpos({column}, %s) > 0" for column in _TEXTS)
     found.filter_slowly(f"({conditions})", *[wanted] * len(_TEXTS))
 
 
-def _letters_with(tx: Tx, text: str) -> list[int] | None:
-    """The rows that have this text; None where they are many, or there is no index."""
-    row = tx.execute("SELECT to_regclass('@letter_text') IS NOT NULL").fetchone()
-    if row is None or not row[0]:
+def _letters_with(tx: Tx, text: str, few: int) -> list[int] | None:
+    """The rows that have this text; None where they are more than few, or there is no index."""
+    # One that is being made is there already, and helps nobody yet.
+    row = tx.execute("SELECT 1 FROM pg_index WHERE indexrelid = to_regclass('@letter_text') AND indisvalid").fetchone()
+    if row is None:
         return None
     pattern = "%" + re.sub(r"([%_\\])", r"\\\1", text) + "%"
     conditions = " OR ".join(f"{column} LIKE %s" for column in _TEXTS)
     # Planned for all of them, so by the index where they are few, and read no further than needed.
     rows = tx.execute(
         f"WITH with_it AS MATERIALIZED (SELECT seq FROM @letter WHERE {conditions}) SELECT seq FROM with_it LIMIT %s",  # noqa: S608 - constants
-        [*[pattern] * len(_TEXTS), FEW + 1],
+        [*[pattern] * len(_TEXTS), few + 1],
     ).fetchall()
-    return None if len(rows) > FEW else [row[0] for row in rows]
+    return None if len(rows) > few else [row[0] for row in rows]
 
 
 def _add_headers(found: Where, selection: Selection) -> None:
@@ -222,19 +227,33 @@ def _find_slowly(tx: Tx, selection: Selection, *, limit: int, after: Place | Non
     wanted = where(tx, selection)
     if after is not None:
         wanted.filter(f"({wanted.died}, seq) > (%s, %s)", *after)
-    those = f"FROM @letter l WHERE {' AND '.join(wanted.fast) or 'true'} ORDER BY {wanted.order}"
     rows = tx.execute(
-        f"SELECT dead_lettered_at, seq, {SUMMARY_COLUMNS} FROM (SELECT * {those} LIMIT %s) l "  # noqa: S608 - constants
-        f"WHERE {' AND '.join(wanted.slow) or 'true'} ORDER BY dead_lettered_at, seq LIMIT %s",
+        f"SELECT dead_lettered_at, seq, {SUMMARY_COLUMNS} FROM {looked_at(wanted)} LIMIT %s",  # noqa: S608 - constants
         [*wanted.fast_values, LOOK_AT, *wanted.slow_values, limit + 1],
     )
     found = [((row[0], row[1]), summary_from(row[2:])) for row in rows]
-    end = None
-    if len(found) <= limit:
-        last = f"SELECT dead_lettered_at, seq {those} OFFSET %s LIMIT 1"
-        row = tx.execute(last, [*wanted.fast_values, LOOK_AT - 1]).fetchone()
-        end = None if row is None else (row[0], row[1])
+    end = None if len(found) > limit else _last_looked_at(tx, wanted)
     return _page(found, limit=limit, end=end)
+
+
+def looked_at(wanted: Where) -> str:
+    """The letters of this condition in order, as far as they are looked for; its values: the fast ones, `LOOK_AT`, the
+    slow ones. The order is named as the index has it, so that the first ones found are told at once.
+    """
+    return (
+        f"(SELECT *, {wanted.died} AS died FROM @letter l WHERE {' AND '.join(wanted.fast) or 'true'} "  # noqa: S608 - constants
+        f"ORDER BY {wanted.order} LIMIT %s) l WHERE {' AND '.join(wanted.slow) or 'true'} ORDER BY died, seq"
+    )
+
+
+def _last_looked_at(tx: Tx, wanted: Where) -> Place | None:
+    """The place of the last letter that is looked at; None where all are."""
+    row = tx.execute(
+        f"SELECT dead_lettered_at, seq FROM @letter l WHERE {' AND '.join(wanted.fast) or 'true'} "  # noqa: S608 - constants
+        f"ORDER BY {wanted.order} OFFSET %s LIMIT 1",
+        [*wanted.fast_values, LOOK_AT - 1],
+    ).fetchone()
+    return None if row is None else (row[0], row[1])
 
 
 def _page(found: Sequence[tuple[Place, LetterSummary]], *, limit: int, end: Place | None) -> Page:
@@ -254,14 +273,14 @@ def stats(
     tx: Tx, selection: Selection, *, top: int, ages_at: UnixMs | None = None, up_to: int | None = None
 ) -> LetterStats:
     """Counts over the selection. Of queues and states they are kept; of others they are one walk."""
-    found = where(tx, selection)
+    found = where(tx, selection, few=up_to or 0)
     is_at_least = False
     if replace(selection, queue=None, states=frozenset()) == Selection():
         counts, oldest_at = _count_kept(tx, selection, found)
+    elif up_to is None:
+        counts, oldest_at, _ = _count_some(tx, f"@letter l WHERE {found.text}", found.values)
     else:
-        end = None if up_to is None else _last_counted(tx, found, up_to=up_to)
-        is_at_least = end is not None
-        counts, oldest_at = _count_some(tx, found, end=end)
+        counts, oldest_at, is_at_least = _count_first(tx, found, up_to=up_to)
     by_state = {str(REVIEW_STATES[int(number)]): count for number, count in counts["state"].items()}
     return LetterStats(
         total=sum(by_state.values()),
@@ -315,33 +334,40 @@ def _oldest(tx: Tx, found: Where) -> UnixMs | None:
     return None if row is None else row[0]
 
 
-def _last_counted(tx: Tx, found: Where, *, up_to: int) -> Place | None:
-    """The place of the last letter that is counted; None where all are."""
-    places: list[Place] = tx.execute(
-        f"SELECT dead_lettered_at, seq FROM @letter l WHERE {found.text} ORDER BY {found.order} LIMIT 2 OFFSET %s",  # noqa: S608 - constants
-        [*found.values, max(0, up_to - 1)],
-    ).fetchall()
-    return places[0] if len(places) > 1 else None
+def _count_first(tx: Tx, found: Where, *, up_to: int) -> tuple[_Counts, UnixMs | None, bool]:
+    """Counts of the oldest letters, `up_to` of them, and whether there may be more."""
+    if found.slow:
+        those, values = looked_at(found), [*found.fast_values, LOOK_AT, *found.slow_values]
+    else:
+        those, values = f"@letter l WHERE {found.text} ORDER BY {found.order}", found.values
+    numbered = f"(SELECT l.*, row_number() OVER () AS place FROM (SELECT l.* FROM {those} LIMIT %s) l) l"  # noqa: S608 - constants
+    counts, oldest, is_more = _count_some(tx, numbered, [*values, up_to + 1], place=f"place > {up_to:d}")
+    is_at_least = is_more or (bool(found.slow) and _last_looked_at(tx, found) is not None)
+    return counts, oldest, is_at_least
 
 
-def _count_some(tx: Tx, found: Where, *, end: Place | None) -> tuple[_Counts, UnixMs | None]:
+def _count_some(
+    tx: Tx, those: str, values: Sequence[Any], *, place: str = "false"
+) -> tuple[_Counts, UnixMs | None, bool]:
+    """Counts of those letters, and whether there is one with this place, which does not count."""
     # One walk for all counts, since the condition may be dear; the combinations that occur are few.
     counts: _Counts = {column: {} for column in _COUNTED}
     oldest: UnixMs | None = None
-    condition, values = found.text, found.values
-    if end is not None:
-        condition, values = f"{condition} AND ({found.died}, seq) <= (%s, %s)", [*values, *end]
+    is_more = False
     rows = tx.execute(
-        f"SELECT {', '.join(_COUNTED)}, count(*), min(dead_lettered_at) FROM @letter l "  # noqa: S608 - constants
-        f"WHERE {condition} GROUP BY {', '.join(_COUNTED)}",
+        f"SELECT {place}, {', '.join(_COUNTED)}, count(*), min(dead_lettered_at) FROM {those} "  # noqa: S608 - constants
+        f"GROUP BY {', '.join(map(str, range(1, len(_COUNTED) + 2)))}",
         values,
     )
-    for *names, count, died_at in rows:
+    for is_beyond, *names, count, died_at in rows:
+        if is_beyond:
+            is_more = True
+            continue
         for column, name in zip(_COUNTED, names, strict=True):
             _add(counts, column, name, count=count)
         if REVIEW_STATES[names[0]] in OPEN_STATES and (oldest is None or died_at < oldest):
             oldest = died_at
-    return counts, oldest
+    return counts, oldest, is_more
 
 
 def _ages(tx: Tx, found: Where, *, now: UnixMs) -> Ages:

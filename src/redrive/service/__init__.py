@@ -17,6 +17,7 @@ from redrive.service.redriving import redrivable, runner_name
 from redrive.service.transfer import Loading
 from redrive.service.values import (
     Aside,
+    Count,
     Edited,
     Erasure,
     GroupCount,
@@ -52,6 +53,7 @@ __all__ = [
     "MAX_PAGE",
     "SHOWN",
     "Aside",
+    "Count",
     "Edited",
     "Erasure",
     "GroupCount",

@@ -10,11 +10,11 @@ from redrive.core.ports import LetterStats, Page
 from redrive.core.units import Millis
 from redrive.errors import ConfigurationError, NotFoundError
 from redrive.service.operations import MAX_PAGE, SEE_LETTERS, Operations
-from redrive.service.values import GroupCount, LetterView
+from redrive.service.values import Count, GroupCount, LetterView
 
 LAST_HOUR_MS: Final[Millis] = 3_600_000
 COUNTED: Final = 10_000
-"""Counts that a person reads are exact up to here; then they say "more than"."""
+"""Counts that a person reads are exact up to here; then they say "at least"."""
 
 
 class LookingOperations(Operations):
@@ -39,10 +39,11 @@ class LookingOperations(Operations):
         """Counts over a selection. `up_to`: exact up to there, as `LetterStore.stats` says; None: exact."""
         return await self._app.backend.letters.stats(selection, top=top, up_to=up_to)
 
-    async def died_last_hour(self, selection: Selection) -> int:
-        """How many of these letters died within the last hour."""
+    async def died_last_hour(self, selection: Selection) -> Count:
+        """How many of these letters died within the last hour, exact to `COUNTED`."""
         since = max(self._app.clock.now() - LAST_HOUR_MS, selection.since or 0)
-        return (await self.stats(replace(selection, since=since), top=1)).total
+        stats = await self.stats(replace(selection, since=since), top=1, up_to=COUNTED)
+        return Count(total=stats.total, is_at_least=stats.is_at_least)
 
     async def group_counts(
         self, selection: Selection, *, limit: int = 20, up_to: int | None = None

@@ -208,6 +208,14 @@ class RefusedLine:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Count:
+    """How many there are. `is_at_least`: not all were looked at."""
+
+    total: int
+    is_at_least: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Overview:
     """What is going on at one moment. `stats` and `last_hour` are of the letters a person has to decide about;
     `tenants`: of each fair queue, those that wait, the hungriest first.
@@ -216,7 +224,7 @@ class Overview:
     at: UnixMs
     queues: tuple[QueueView, ...]
     stats: LetterStats
-    last_hour: int
+    last_hour: Count
     groups: tuple[Group, ...]
     tenants: Mapping[str, tuple[Standing, ...]]
     jobs: tuple[Job, ...]

@@ -9,8 +9,15 @@ import sqlite3
 from collections.abc import Collection, Sequence
 from typing import Any, Final
 
-import msgspec
-
+from redrive.core.letters.group_rows import (
+    GROUP_COLUMNS,
+    GROUP_NUMBER,
+    SEEN,
+    WORK_COLUMNS,
+    group_from,
+    work_from,
+    work_row,
+)
 from redrive.core.letters.groups import (
     MAX_NAMED,
     REOPENED_BY,
@@ -19,7 +26,6 @@ from redrive.core.letters.groups import (
     GroupEntry,
     GroupState,
     GroupWork,
-    Ignored,
     action_of,
     changed,
     cursor_after,
@@ -31,17 +37,9 @@ from redrive.core.letters.letter import Letter
 from redrive.core.ports import GroupPage, HourCount
 from redrive.core.text import clean
 from redrive.core.units import UnixMs
-from redrive.sqlite.values import insert_rows, numbers, text_in, text_or_none_out, text_out
+from redrive.sqlite.values import insert_rows, numbers, text_in, text_out
 from redrive.sqlite.writer import Tx
 
-STATES: Final = (GroupState.OPEN, GroupState.ACKNOWLEDGED, GroupState.IGNORED, GroupState.RESOLVED)
-"""By the number stored."""
-_NUMBER: Final = {state: number for number, state in enumerate(STATES)}
-_COLUMNS: Final = (
-    "fingerprint, title, queue, reason_code, error_type, error_code, pending + reviewed + replayed + closed, "
-    "pending + reviewed, seen, first_seen, last_seen, redriven, succeeded, returned, "
-    "state, note, assignee, ignored, resolved_in, count_then, changed_at, changed_by"
-)
 _WAITING: Final = "-(pending + reviewed)"
 
 
@@ -60,7 +58,7 @@ def page(
     conditions, values = ["1"], list[Any]()
     if states:
         conditions.append("state IN (SELECT value FROM json_each(?))")
-        values.append(numbers(sorted(_NUMBER[state] for state in states)))
+        values.append(numbers(sorted(GROUP_NUMBER[state] for state in states)))
     if queue is not None:
         conditions.append("(queue = ? OR dead_letter_queue = ?)")
         values += [text_in(queue)] * 2
@@ -69,7 +67,7 @@ def page(
         waiting, fingerprint = place_after(cursor)
         values += [waiting, text_in(fingerprint)]
     rows = connection.execute(
-        f"SELECT {_COLUMNS} FROM redrive_group WHERE {' AND '.join(conditions)} "  # noqa: S608 - constants
+        f"SELECT {GROUP_COLUMNS} FROM redrive_group WHERE {' AND '.join(conditions)} "  # noqa: S608 - constants
         f"ORDER BY {_WAITING}, fingerprint LIMIT ?",
         [*values, limit + 1],
     ).fetchall()
@@ -104,7 +102,7 @@ def hours(connection: sqlite3.Connection, fingerprint: str, *, since: UnixMs) ->
 
 def _row(connection: sqlite3.Connection, fingerprint: str) -> Sequence[Any] | None:
     row: Sequence[Any] | None = connection.execute(
-        f"SELECT {_COLUMNS} FROM redrive_group WHERE fingerprint = ?",  # noqa: S608 - constants
+        f"SELECT {GROUP_COLUMNS} FROM redrive_group WHERE fingerprint = ?",  # noqa: S608 - constants
         (text_in(fingerprint),),
     ).fetchone()
     return row
@@ -114,25 +112,12 @@ def _group(connection: sqlite3.Connection, row: Sequence[Any]) -> Group:
     tenants = connection.execute(
         "SELECT count(*) FROM redrive_group_tenant WHERE fingerprint = ?", (row[0],)
     ).fetchone()[0]
-    return Group(
-        fingerprint=text_out(row[0]),
-        title=text_out(row[1]),
-        queue=text_out(row[2]),
-        reason_code=text_out(row[3]),
-        error_type=text_or_none_out(row[4]),
-        error_code=text_or_none_out(row[5]),
-        count=row[6],
-        waiting=row[7],
-        seen=row[8],
-        first_seen=row[9],
-        last_seen=row[10],
-        redriven=row[11],
-        succeeded=row[12],
-        returned=row[13],
+    return group_from(
+        row,
         tenants=tenants,
         top_tenants=_largest(connection, "tenant", row[0]),
         versions=_largest(connection, "version", row[0]),
-        work=_work(row),
+        text_out=text_out,
     )
 
 
@@ -142,20 +127,6 @@ def _largest(connection: sqlite3.Connection, what: str, fingerprint: Any) -> tup
         (fingerprint, MAX_NAMED),
     )
     return tuple((text_out(name), count) for name, count in rows)
-
-
-def _work(row: Sequence[Any]) -> GroupWork:
-    state, note, assignee, ignored, resolved_in, count_then, changed_at, changed_by = row[14:22]
-    return GroupWork(
-        state=STATES[state],
-        note=text_out(note),
-        assignee=text_or_none_out(assignee),
-        ignored=None if ignored is None else msgspec.json.decode(ignored, type=Ignored),
-        resolved_in=text_or_none_out(resolved_in),
-        count_then=count_then,
-        changed_at=changed_at,
-        changed_by=text_or_none_out(changed_by),
-    )
 
 
 # ---------------------------------------------------------------------------------------------------- moving
@@ -170,11 +141,12 @@ def reopen(tx: Tx, letters: Sequence[Letter]) -> None:
     """Look at the groups of letters that were just stored: who was resolved, or ignored up to a bound, comes back."""
     for fingerprint in dict.fromkeys(letter.fingerprint for letter in letters):
         row = tx.execute(
-            f"SELECT {_COLUMNS} FROM redrive_group WHERE fingerprint = ? AND state IN (2, 3)",  # noqa: S608 - constants
+            f"SELECT {GROUP_COLUMNS} FROM redrive_group WHERE fingerprint = ? AND state IN (2, 3)",  # noqa: S608 - constants
             (text_in(fingerprint),),
         ).fetchone()
         if row is not None:
-            _reopen_one(tx, _work(row), [each for each in letters if each.fingerprint == fingerprint], seen=row[8])
+            same = [each for each in letters if each.fingerprint == fingerprint]
+            _reopen_one(tx, work_from(row, text_out=text_out), same, seen=row[SEEN])
 
 
 def _reopen_one(tx: Tx, work: GroupWork, letters: Sequence[Letter], *, seen: int) -> None:
@@ -203,25 +175,17 @@ def _change_one(tx: Tx, wanted: GroupChange, *, note: str) -> str | None:
     row = _row(tx.connection, wanted.fingerprint)
     if row is None:
         return f'there is no group "{wanted.fingerprint}"'
-    work = changed(_work(row), wanted, seen=row[8])
+    work = changed(work_from(row, text_out=text_out), wanted, seen=row[SEEN])
     if isinstance(work, str):
         return work
-    ignored = None if work.ignored is None else msgspec.json.encode(work.ignored).decode()
+    columns = ", ".join(f"{name} = ?" for name in WORK_COLUMNS)
     tx.execute(
-        "UPDATE redrive_group SET state = ?, note = ?, assignee = ?, ignored = ?, resolved_in = ?, count_then = ?, "
-        "changed_at = ?, changed_by = ? WHERE fingerprint = ?",
-        (
-            _NUMBER[work.state], clean(work.note), _cleaned(work.assignee), ignored, _cleaned(work.resolved_in),
-            work.count_then, work.changed_at, _cleaned(work.changed_by), row[0],
-        ),
-    )  # fmt: skip
+        f"UPDATE redrive_group SET {columns} WHERE fingerprint = ?",  # noqa: S608 - constants
+        [*work_row(work, text_in=text_in), row[0]],
+    )
     entry = (row[0], wanted.at, clean(wanted.actor), action_of(wanted), clean(note))
     insert_rows(tx.connection, "INSERT INTO redrive_group_audit (fingerprint, at, actor, action, note)", [entry])
     return None
-
-
-def _cleaned(text: str | None) -> str | None:
-    return None if text is None else clean(text)
 
 
 # ---------------------------------------------------------------------------------------------------- recount

@@ -6,11 +6,11 @@ The job row carries the counts of its items, so that a job of a million letters 
 
 from __future__ import annotations
 
-import json
 import sqlite3
 from collections.abc import Sequence
 from typing import Any, Final
 
+from redrive.core.letters.job_rows import JOB_COLUMNS, job_from, job_row
 from redrive.core.letters.letter import ReviewState
 from redrive.core.letters.review import moves
 from redrive.core.letters.rows import CLOSED
@@ -20,7 +20,6 @@ from redrive.core.redrive import (
     Item,
     ItemState,
     Job,
-    JobCounts,
     JobEvent,
     JobOptions,
     JobState,
@@ -29,46 +28,19 @@ from redrive.core.redrive import (
     runner_lost,
     sent_note,
 )
-from redrive.core.text import clean
+from redrive.core.text import clean, clean_or_none
 from redrive.core.units import Millis
-from redrive.core.wire import (
-    options_document,
-    options_from_document,
-    selection_document,
-    selection_from_document,
-)
 from redrive.errors import QueueNotFoundError
 from redrive.sqlite import claims, letters, queue, search
 from redrive.sqlite.values import insert_rows, numbers, text_in, text_out
 from redrive.sqlite.writer import Tx
 
-_COLUMNS: Final = (
-    "seq, id, request_key, selection, options, actor, note, state, is_staged, pending, sent, skipped, created_at, "
-    "updated_at, error, token, owner, lease_until, progress"
-)
+_COLUMNS: Final = f"seq, {JOB_COLUMNS}"
 _OPEN: Final = (JobState.STAGED, JobState.RUNNING)
 
 
 def _job_from(row: Sequence[Any]) -> Job:
-    pending, sent, skipped = row[9:12]
-    return Job(
-        id=text_out(row[1]),
-        request_key=None if row[2] is None else text_out(row[2]),
-        selection=selection_from_document(json.loads(row[3])),
-        options=options_from_document(json.loads(row[4])),
-        actor=row[5],
-        note=row[6],
-        state=JobState(row[7]),
-        is_staged=bool(row[8]),
-        counts=JobCounts(selected=pending + sent + skipped, pending=pending, sent=sent, skipped=skipped),
-        created_at=row[12],
-        updated_at=row[13],
-        error=row[14],
-        token=row[15],
-        owner=row[16],
-        lease_until=row[17],
-        progress=row[18],
-    )
+    return job_from(row[1:], text_out=text_out)
 
 
 def create(tx: Tx, job: Job) -> Job:
@@ -80,19 +52,10 @@ def create(tx: Tx, job: Job) -> Job:
     if row is not None:
         return _job_from(row)
     last_letter = tx.execute("SELECT COALESCE(max(seq), 0) FROM redrive_letter").fetchone()[0]
-    values = (
-        text_in(job.id), text_in(job.request_key), json.dumps(selection_document(job.selection)),
-        json.dumps(options_document(job.options)), clean(job.actor), clean(job.note), str(job.state), job.is_staged,
-        job.counts.pending, job.counts.sent, job.counts.skipped, job.created_at, job.updated_at, _clean(job.error),
-        job.token, _clean(job.owner), job.lease_until, _clean(job.progress), last_letter, -1, -1,
-    )  # fmt: skip
-    head = f"INSERT INTO redrive_job ({_COLUMNS.removeprefix('seq, ')}, last_letter, staged_at, staged_seq)"
+    values = (*job_row(job, text_in=text_in), last_letter, -1, -1)
+    head = f"INSERT INTO redrive_job ({JOB_COLUMNS}, last_letter, staged_at, staged_seq)"
     insert_rows(tx.connection, head, [values])
     return job
-
-
-def _clean(text: str | None) -> str | None:
-    return None if text is None else clean(text)
 
 
 def get(connection: sqlite3.Connection, job_id: str) -> Job | None:
@@ -245,8 +208,8 @@ def save(tx: Tx, job: Job, *, lease_ms: Millis) -> bool:
     tx.execute(
         "UPDATE redrive_job SET state = ?, error = ?, token = token + ?, owner = CASE WHEN ? THEN NULL ELSE owner END, "
         "lease_until = ?, progress = ?, updated_at = ? WHERE seq = ?",
-        (str(job.state), _clean(job.error), is_over, is_over, None if is_over else tx.now + lease_ms,
-         _clean(job.progress), tx.now, found[0]),
+        (str(job.state), clean_or_none(job.error), is_over, is_over, None if is_over else tx.now + lease_ms,
+         clean_or_none(job.progress), tx.now, found[0]),
     )  # fmt: skip
     if is_over and job.state is not JobState.PAUSED:
         tx.execute("UPDATE redrive_letter SET outstanding_job = NULL WHERE outstanding_job = ?", (text_in(job.id),))

@@ -13,7 +13,7 @@ from redrive.core.letters.letter import Letter, ReviewState
 from redrive.core.message import NO_PROPERTIES, OWN_HEADER_PREFIX, Headers, Message, Properties
 from redrive.core.ports import LetterSummary
 from redrive.core.settlement import Reason
-from redrive.core.text import clean
+from redrive.core.text import clean, clean_or_none
 from redrive.core.wire import (
     headers_from_json,
     headers_json,
@@ -60,8 +60,8 @@ def summary_row(letter: Letter, *, text_in: TextIn) -> tuple[Any, ...]:
         text_in(message.properties.type),
         text_in(letter.reason.code),
         clean(letter.reason.text),
-        _cleaned(letter.error_type),
-        _cleaned(letter.error_code),
+        clean_or_none(letter.error_type),
+        clean_or_none(letter.error_code),
         letter.attempt_count,
         text_in(letter.fingerprint),
         clean(letter.group_title),
@@ -73,7 +73,7 @@ def summary_row(letter: Letter, *, text_in: TextIn) -> tuple[Any, ...]:
         text_in(letter.previous),
         text_in(letter.outstanding_job),
         len(message.body),
-        _cleaned(letter.version),
+        clean_or_none(letter.version),
     )
 
 
@@ -101,9 +101,9 @@ def summary_from(row: Row, *, text_out: TextOut) -> LetterSummary:
         queue=text_out(row[1]),
         dead_letter_queue=text_out(row[2]),
         message_id=text_out(row[3]),
-        key=_or_none(row[4], text_out),
-        tenant=_or_none(row[5], text_out),
-        message_type=_or_none(row[6], text_out),
+        key=or_none(row[4], text_out),
+        tenant=or_none(row[5], text_out),
+        message_type=or_none(row[6], text_out),
         reason_code=text_out(row[7]),
         reason_text=row[8],
         error_type=row[9],
@@ -116,8 +116,8 @@ def summary_from(row: Row, *, text_out: TextOut) -> LetterSummary:
         dead_lettered_at=row[16],
         expires_at=row[17],
         redrive_count=row[18],
-        previous=_or_none(row[19], text_out),
-        outstanding_job=_or_none(row[20], text_out),
+        previous=or_none(row[19], text_out),
+        outstanding_job=or_none(row[20], text_out),
         body_bytes=row[21],
         version=row[22],
     )
@@ -136,9 +136,9 @@ def letter_from(row: Row, *, text_out: TextOut) -> Letter:
         priority=priority,
         published_at=published_at,
         expires_at=expires_at,
-        content_type=_or_none(content_type, text_out),
-        headers=headers_from(_or_none(headers, text_out)),
-        properties=properties_from(_or_none(properties, text_out)),
+        content_type=or_none(content_type, text_out),
+        headers=headers_from(or_none(headers, text_out)),
+        properties=properties_from(or_none(properties, text_out)),
         body=body,
         original=original,
     )
@@ -152,7 +152,7 @@ def letter_from(row: Row, *, text_out: TextOut) -> Letter:
         error_type=summary.error_type,
         error_code=summary.error_code,
         attempt_count=summary.attempt_count,
-        history=history_from_json(_or_none(history, text_out)),
+        history=history_from_json(or_none(history, text_out)),
         fingerprint=summary.fingerprint,
         group_title=summary.group_title,
         state=summary.state,
@@ -184,9 +184,6 @@ def properties_from(text: str | None) -> Properties:
         return NO_PROPERTIES
 
 
-def _or_none(value: Any, text_out: TextOut) -> str | None:
+def or_none(value: Any, text_out: TextOut) -> str | None:
+    """The text of a column that may be NULL."""
     return None if value is None else text_out(value)
-
-
-def _cleaned(text: str | None) -> str | None:
-    return None if text is None else clean(text)

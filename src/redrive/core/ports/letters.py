@@ -78,8 +78,8 @@ class AuditEntry:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LetterStats:
     """Counts over a selection, largest first within each mapping; `oldest_at` is the oldest open letter's death.
-    `ages`: how old the selected letters are, where that was asked for. `is_at_least`: there are more than
-    `total`, and what is counted are the oldest of them.
+    `ages`: how old the selected letters are, where that was asked for. `is_at_least`: not all were looked at, and what
+    is counted are the oldest of them.
     """
 
     total: int
@@ -114,7 +114,8 @@ class LetterStore(Protocol):
         self, selection: Selection, *, top: int = 20, ages_at: UnixMs | None = None, up_to: int | None = None
     ) -> LetterStats:
         """`ages_at`: also the ages, at that time, of all. `up_to`: where there are more letters than that, a store may
-        end there and say so; what it keeps counted is exact all the same. Up to there every count is exact.
+        end there and say so; what it keeps counted is exact all the same. Up to there every count is exact, but of what
+        no index helps with: there it may end early, as a page does.
         """
         ...
 

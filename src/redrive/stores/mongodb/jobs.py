@@ -23,7 +23,7 @@ from pymongo import UpdateOne
 from pymongo.asynchronous.collection import AsyncCollection
 
 from redrive.core.letters.letter import ReviewState
-from redrive.core.letters.selection import Place
+from redrive.core.letters.selection import Place, Selection
 from redrive.core.ports import Clock
 from redrive.core.redrive import (
     JOB_TRANSITIONS,
@@ -37,7 +37,7 @@ from redrive.core.redrive import (
     refusal,
     runner_lost,
 )
-from redrive.core.units import Millis
+from redrive.core.units import Millis, UnixMs
 from redrive.core.wire import options_document, options_from_document, selection_document, selection_from_document
 from redrive.errors import BrokerUnavailableError
 from redrive.stores.mongodb.failures import translated
@@ -385,14 +385,23 @@ class MongoJobStore:
             for start in range(0, len(found), PAGE):
                 page = found[start : start + PAGE]
                 names = [each["name"] for each in page]
-                since = {"redrive.previous": {"$in": names}, "redrive.dead_lettered_at": {"$gte": job.created_at}}
-                again = {each["redrive"]["previous"] async for each in self._letters.letters.find(since)}
-                closed = {"_id": {"$in": [each["letter"] for each in page]}, "reviewState": str(ReviewState.CLOSED)}
-                done = {each["_id"] async for each in self._letters.letters.find(closed, {"_id": 1})}
+                again, done = await self._fates(names, [each["letter"] for each in page], since=job.created_at)
                 sent += len(page)
                 failed_again += sum(name in again for name in names)
                 succeeded += sum(each["letter"] in done and each["name"] not in again for each in page)
         return Outcomes(sent=sent, succeeded=succeeded, failed_again=failed_again)
+
+    async def _fates(self, names: Sequence[str], letters: Sequence[str], *, since: UnixMs) -> tuple[set[str], set[str]]:
+        """Those of these names that later letters come from; those of these letters that are closed."""
+        if self._link.is_scanned:
+            listed = [each async for each in self._letters.walk(Selection())]
+            later = (each["redrive"] for each in listed if each["redrive"]["dead_lettered_at"] >= since)
+            closed = {each["_id"] for each in listed if each["reviewState"] == ReviewState.CLOSED}
+            return {each["previous"] for each in later} & set(names), closed & set(letters)
+        died = {"redrive.previous": {"$in": list(names)}, "redrive.dead_lettered_at": {"$gte": since}}
+        again = {each["redrive"]["previous"] async for each in self._letters.letters.find(died)}
+        done = {"_id": {"$in": list(letters)}, "reviewState": str(ReviewState.CLOSED)}
+        return again, {each["_id"] async for each in self._letters.letters.find(done, {"_id": 1})}
 
     # ------------------------------------------------------------------------------------------------- rows
 

@@ -62,6 +62,11 @@ def text_out(kept: str) -> str:
     return str(json.loads(f'"{kept}"')) if "\\" in kept else kept
 
 
+def text_out_or_empty(kept: str | None) -> str:
+    """The text, "" where there is none."""
+    return "" if kept is None else text_out(kept)
+
+
 def id_in(letter_id: str) -> str:
     """The `_id` of a letter; a name too long for an index is cut and made its own again by its digest."""
     kept = text_in(letter_id)

@@ -19,14 +19,12 @@ A page is found by (death, number), which no two letters share: a unique index, 
 from __future__ import annotations
 
 import secrets
-from collections import Counter
 from collections.abc import AsyncIterator, Collection, Sequence
 from typing import Final
 
 from pymongo.asynchronous.collection import AsyncCollection
 from pymongo.errors import BulkWriteError, DocumentTooLarge
 
-from redrive.core.letters import ages
 from redrive.core.letters.letter import Letter, ReviewState
 from redrive.core.letters.review import moves
 from redrive.core.letters.selection import OPEN_STATES, Place, Selection, cursor_at, has_headers, place_of
@@ -36,6 +34,7 @@ from redrive.core.units import UnixMs
 from redrive.errors import BrokerUnavailableError
 from redrive.stores.mongodb.failures import is_duplicate, translated
 from redrive.stores.mongodb.groups import MongoGroupStore, sends_in
+from redrive.stores.mongodb.letter_counts import counted
 from redrive.stores.mongodb.letter_documents import (
     SUMMARY_FIELDS,
     documents_of,
@@ -45,11 +44,13 @@ from redrive.stores.mongodb.letter_documents import (
     piece_id,
     summary_in,
     text_out,
+    text_out_or_empty,
     without_snapshot,
 )
-from redrive.stores.mongodb.letter_list import LetterList, one_by_one
+from redrive.stores.mongodb.letter_list import LetterList, one_by_one, state_of
 from redrive.stores.mongodb.letter_query import is_expired, is_sifted, listed_in, place_in, query_of
 from redrive.stores.mongodb.link import Document, Link, by_ids, insert_new
+from redrive.stores.mongodb.own_states import OwnStates
 
 PAGE: Final = 500
 """Letters asked of the server in one go."""
@@ -57,7 +58,6 @@ FEW: Final = 4
 """Small documents that a server without an index is asked for one by one; for more, one look at all of them is less."""
 MAX_TRIES: Final = 50
 """Tries of one move, or of one number: each failed one means that somebody else was quicker."""
-NO_TENANT: Final = "-"
 PRUNED: Final = "pruned"
 _ORDER: Final = [("redrive.dead_lettered_at", 1), ("redrive.number", 1)]
 _KEYED: Final = {f"redrive.{name}": 1 for name in ("id", "queue", "key", "dead_lettered_at", "number")}
@@ -72,6 +72,7 @@ class MongoLetterStore:
         self._clock = clock
         self._last_number = 0
         self._list = LetterList(link, clock=clock)
+        self._own_states = OwnStates(link)
         self.groups = MongoGroupStore(link, letters=link.address.letters, walk=self.walk, listed=self._list)
 
     async def open(self) -> None:
@@ -91,6 +92,8 @@ class MongoLetterStore:
 
     async def close(self) -> None:
         """Disconnect. May be called twice."""
+        await self._own_states.close()
+        await self._list.close()
         await self._link.close(self)
 
     @property
@@ -261,11 +264,12 @@ class MongoLetterStore:
         number.
         """
         wanted = 0
-        if self._list.is_used and not selection.headers:
+        if self._list.is_used:
+            with_headers = {} if not selection.headers else await self._with_headers()
             async for document in one_by_one(listed_in(await self._list.all(), selection, after=after, up_to=up_to)):
                 if limit is not None and wanted >= limit:
                     return
-                if await self._is_selected(selection, document):
+                if await self._is_selected(selection, with_headers.get(document["redrive"]["life"], document)):
                     yield document
                     wanted += 1
             return
@@ -280,6 +284,11 @@ class MongoLetterStore:
                 if await self._is_selected(selection, document):
                     yield document
                     wanted += 1
+
+    async def _with_headers(self) -> dict[str, Document]:
+        """All letters by their lives. Their own states may be behind."""
+        fields = {**SUMMARY_FIELDS, "redrive.headers": 1}
+        return {each["redrive"]["life"]: each async for each in self.letters.find({}, fields, batch_size=PAGE)}
 
     async def _is_selected(self, selection: Selection, document: Document) -> bool:
         own = document["redrive"]
@@ -297,39 +306,9 @@ class MongoLetterStore:
     async def stats(
         self, selection: Selection, *, top: int = 20, ages_at: UnixMs | None = None, up_to: int | None = None
     ) -> LetterStats:
-        """See `LetterStore.stats`. Each document that is counted is read, without its body; for ages all are."""
-        names = ("queue", "reason_code", "fingerprint", "tenant")
-        counts: dict[str, Counter[str]] = {name: Counter() for name in ("state", *names)}
-        deaths: list[UnixMs] = []
-        oldest: UnixMs | None = None
-        total, is_at_least = 0, False
+        """See `LetterStore.stats`. Every letter that is counted is read, without its body; for ages all are."""
         with translated(self._link.where):
-            async for document in self.walk(selection):
-                own = document["redrive"]
-                if up_to is not None and total >= up_to:
-                    is_at_least = True
-                    if ages_at is None:
-                        break
-                    deaths.append(own["dead_lettered_at"])
-                    continue
-                total += 1
-                for name in names:
-                    counts[name][text_out_or_empty(own[name]) or (NO_TENANT if name == "tenant" else "")] += 1
-                counts["state"][document["reviewState"]] += 1
-                deaths.append(own["dead_lettered_at"])
-                if ReviewState(document["reviewState"]) in OPEN_STATES:
-                    oldest = deaths[-1] if oldest is None else min(oldest, deaths[-1])
-        return LetterStats(
-            total=total,
-            by_state=_largest(counts["state"], top),
-            by_queue=_largest(counts["queue"], top),
-            by_reason=_largest(counts["reason_code"], top),
-            by_group=_largest(counts["fingerprint"], top),
-            by_tenant=_largest(counts["tenant"], top),
-            oldest_at=oldest,
-            ages=None if ages_at is None else ages.ages_at(ages_at, deaths),
-            is_at_least=is_at_least,
-        )
+            return await counted(self.walk(selection), top=top, ages_at=ages_at, up_to=up_to)
 
     async def earlier(self, letter_ids: Sequence[str], *, job_id: str | None) -> dict[str, str]:
         """See `LetterStore.earlier`. Reads the open letters of these keys, without their bodies."""
@@ -394,6 +373,8 @@ class MongoLetterStore:
             return [await self._review_one(change) for change in batch]
 
     async def _review_one(self, change: ReviewChange) -> str | None:
+        if self._list.is_used and await self._review_listed(change):
+            return None
         missing = f'no dead letter has the id "{cut(change.letter_id)}"'
         for _ in range(MAX_TRIES):
             document = await self.letters.find_one({"_id": id_in(change.letter_id)}, SUMMARY_FIELDS)
@@ -413,6 +394,26 @@ class MongoLetterStore:
                 return None
         return "others moved it at the same moment: look at it again"
 
+    async def _review_listed(self, change: ReviewChange) -> bool:
+        """Move a letter as it is listed, without reading it. False: nothing was done, it has to be read. Killed after
+        the move: see `_write_state`.
+        """
+        listed = await self._list.one(id_in(change.letter_id))
+        steps = "" if listed is None else moves(ReviewState(listed["reviewState"]), change.to)
+        if listed is None or isinstance(steps, str):
+            return False
+        move = _move(listed, (), steps, change=change)
+        if await insert_new(self._moves, [move]):
+            return False
+        moved = _moved_on(listed, move)
+        await self._list.add([moved])
+        if await self._list.is_gone(listed["redrive"]["life"]):
+            # Pruned since it was read: whose moves are gone leaves their numbers free.
+            await self._moves.delete_one({"_id": move["_id"]})
+            return False
+        self._own_states.write(moved)
+        return True
+
     async def _trail(self, life: str) -> list[Document]:
         if not self._link.is_scanned:
             return await self._moves.find({"life": life}).sort([("life", 1), ("n", 1)]).to_list()
@@ -429,26 +430,16 @@ class MongoLetterStore:
         """
         if trail and document["redrive"]["moves"] < trail[-1]["n"]:
             replays, sent_closed = sends_in(trail)
-            written = {
-                "reviewState": trail[-1]["to"],
-                "redrive.moves": trail[-1]["n"],
-                "redrive.replays": replays,
-                "redrive.sent_closed": sent_closed,
-            }
-            life = document["redrive"]["life"]
+            own = {"moves": trail[-1]["n"], "replays": replays, "sent_closed": sent_closed}
+            moved = {**document, "reviewState": trail[-1]["to"], "redrive": {**document["redrive"], **own}}
             if not self._link.is_scanned:
-                await self.letters.update_one({"_id": document["_id"], "redrive.life": life}, {"$set": written})
-            elif await self._is_of(document["_id"], life):
-                now = {name.removeprefix("redrive."): value for name, value in written.items()}
-                state = now.pop("reviewState")
-                listed = {**document, "reviewState": state, "redrive": {**document["redrive"], **now}}
-                await self._list.add([listed])
-                await self.letters.update_one({"_id": document["_id"]}, {"$set": written})
-
-    async def _is_of(self, name: str, life: str) -> bool:
-        """Whether this letter is still the one that was stored under this life."""
-        found = await self.letters.find_one({"_id": name}, {"redrive.life": 1})
-        return found is not None and found["redrive"]["life"] == life
+                this = {"_id": document["_id"], "redrive.life": document["redrive"]["life"]}
+                await self.letters.update_one(this, {"$set": state_of(moved)})
+                return
+            listed = await self._list.one(document["_id"])
+            if listed is None or listed["redrive"]["moves"] < trail[-1]["n"]:
+                await self._list.add([moved])
+            self._own_states.write(moved)
 
     # ------------------------------------------------------------------------------------------------- pruning
 
@@ -536,7 +527,7 @@ class MongoLetterStore:
             life, name = document["redrive"]["life"], document["_id"]
             if name in whole and whole[name]["redrive"]["life"] == life:
                 await self.letters.delete_one({"_id": name})
-        await self._list.add(documents, are_gone=True)
+        await self._list.remove(documents)
         for document in documents:
             trail = await self._trail(document["redrive"]["life"])
             for move in reversed(trail):
@@ -558,9 +549,18 @@ def _scope(document: Document) -> tuple[str, str]:
     return document["redrive"]["queue"], document["redrive"]["key"]
 
 
-def text_out_or_empty(kept: str | None) -> str:
-    """The text, "" where there is none."""
-    return "" if kept is None else text_out(kept)
+def _moved_on(listed: Document, move: Document) -> Document:
+    """The letter after this move, of which only the last state before is known."""
+    own = listed["redrive"]
+    before = [listed["reviewState"]] if own["moves"] else []
+    replays, sent_closed = sends_in([{"steps": [*before, *move["steps"]]}])
+    replays -= before.count(str(ReviewState.REPLAYED))
+    after = {
+        "moves": move["n"],
+        "replays": own["replays"] + replays,
+        "sent_closed": own["sent_closed"] + sent_closed,
+    }
+    return {**listed, "reviewState": move["to"], "redrive": {**own, **after}}
 
 
 def _clean(document: Document) -> Document:
@@ -588,7 +588,3 @@ def _move(
         "steps": [str(step) for step in steps],
         "to": str(steps[-1]) if steps else "",
     }
-
-
-def _largest(counts: Counter[str], top: int) -> dict[str, int]:
-    return dict(sorted(counts.items(), key=lambda entry: (-entry[1], entry[0]))[:top])

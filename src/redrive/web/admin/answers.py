@@ -110,13 +110,14 @@ class LetterDetail(Struct, kw_only=True):
 
 
 class Stats(Struct, kw_only=True):
-    """Counts; every mapping has its largest entry first. `is_at_least`: there are more than `total` letters, and what
-    is counted are the oldest of them.
+    """Counts; every mapping has its largest entry first. `is_at_least`: not all letters were looked at, and what is
+    counted are the oldest of them; `last_hour_is_at_least`: the same of those that died within the last hour.
     """
 
     total: int
     is_at_least: bool
     last_hour: int
+    last_hour_is_at_least: bool
     by_state: dict[str, int]
     by_queue: dict[str, int]
     by_reason: dict[str, int]
