@@ -35,7 +35,6 @@ from redrive.testing.servers.rabbitmq_install import installed
 
 RABBITMQ: Final = "rabbitmq"
 QUIET_TENANTS: Final = 99
-ALIKE: Final = 15
 WARM_UP_S: Final = 3.0
 """Of the quiet load, not counted: caches fill, the first fair look sorts the backlog, what waited meanwhile goes."""
 LINGER_S: Final = 2.0
@@ -162,14 +161,8 @@ async def _drained(given: argparse.Namespace, messages: int, *, concurrency: int
     with scratch(given.folder, "cost") as place, _url(given, place) as url:
         async with _publisher(url, fair=fair) as app:
             await _publish(app, [f"tenant-{number % 100}" for number in range(messages)])
-            with Crew(url, place, fair=fair, handler_ms=0, count=1, concurrency=concurrency) as crew:
-                empty = 0
-                while empty < ALIKE:
-                    # What other processes hold is not always counted: it is to be empty several times in a row.
-                    left = sum(depth.ready + depth.leased for depth in await app.backend.broker.depths((QUEUE,)))
-                    empty = 0 if left else empty + 1
-                    await asyncio.sleep(0.1)
-                (found,) = crew.stop()
+            with Crew(url, place, fair=fair, handler_ms=0, count=1, concurrency=concurrency, most=messages) as crew:
+                (found,) = await asyncio.to_thread(crew.ended)
     assert messages == len(found["seen"])
     return found["cpu_s"] / messages * 1e6
 

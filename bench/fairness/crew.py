@@ -30,9 +30,11 @@ class Crew:
         count: int = WORKERS,
         concurrency: int = 1,
         rate: str = "-",
+        most: int = 0,
     ) -> None:
+        """`most`: a worker ends by itself once it has seen so many messages."""
         self._outs = [place / f"worker-{number}.json" for number in range(count)]
-        self._arguments = [url, "fair" if fair else "plain", str(handler_ms), str(concurrency), rate]
+        self._arguments = [url, "fair" if fair else "plain", str(handler_ms), str(concurrency), rate, str(most)]
         self._processes: list[subprocess.Popen[bytes]] = []
 
     def __enter__(self) -> Self:
@@ -61,6 +63,10 @@ class Crew:
         """Drain them and read what they saw."""
         for process in self._processes:
             process.send_signal(signal.SIGTERM)
+        return self.ended()
+
+    def ended(self) -> list[dict[str, Any]]:
+        """Wait until they have ended, and read what they saw."""
         for process in self._processes:
-            process.wait(60)
+            process.wait(120)
         return [json.loads(out.read_text()) for out in self._outs]

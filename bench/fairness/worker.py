@@ -1,5 +1,5 @@
-"""One worker process: python -m bench.fairness.worker URL FAIR HANDLER_MS CONCURRENCY RATE OUT. Ends on SIGTERM, and
-at once where its stdin does: whoever started it is gone then.
+"""One worker process: python -m bench.fairness.worker URL FAIR HANDLER_MS CONCURRENCY RATE MOST OUT. Ends on SIGTERM,
+or once it has seen MOST messages (0: never), and at once where its stdin does: whoever started it is gone then.
 
 OUT gets one line for each message: tenant, when it was published, when its handler began (ms of the wall clock, which
 all processes of one machine share); and at the end the processor time since it began to consume.
@@ -7,7 +7,6 @@ all processes of one machine share); and at the end the processor time since it 
 
 from __future__ import annotations
 
-import asyncio
 import json
 import os
 import signal
@@ -17,6 +16,7 @@ import time
 from pathlib import Path
 from typing import Final
 
+from bench.fairness.pause import pause
 from redrive import Delivery, Event, Fair, Redrive
 
 QUEUE: Final = "bench"
@@ -25,7 +25,7 @@ QUEUE: Final = "bench"
 def main() -> int:
     """Work until told to stop, then write what was seen."""
     threading.Thread(target=_end_with_parent, daemon=True).start()
-    url, fair, handler_ms, concurrency, rate, out = sys.argv[1:]
+    url, fair, handler_ms, concurrency, rate, most, out = sys.argv[1:]
     app = Redrive("bench", broker=url, settings={"log_level": "error"})
     seen: list[tuple[str, float, float]] = []
     pause_s = float(handler_ms) / 1_000
@@ -40,7 +40,9 @@ def main() -> int:
     async def handle(payload: dict[str, float], delivery: Delivery) -> None:
         seen.append((delivery.tenant or "-", payload["at"], time.time() * 1_000))
         if pause_s:
-            await asyncio.sleep(pause_s)
+            await pause(pause_s)
+        if len(seen) == int(most):
+            os.kill(os.getpid(), signal.SIGTERM)
 
     began = [0.0]
 

@@ -213,6 +213,23 @@ def of_one_tenant(count: int) -> list[Outgoing]:
     return [outgoing(f"o-{place}", queue=MAIL, tenant="a") for place in range(count)]
 
 
+async def test_queues_whose_names_begin_alike_for_long_are_told_apart(rabbit: Rabbit) -> None:
+    name = "a-queue-with-a-name-that-is-longer-than-the-tag-of-its-consumer"
+    broker = RabbitBroker(rabbit.url, clock=SystemClock(), fair={name: Fair()})
+    await broker.open()
+    try:
+        await broker.publish([outgoing(f"m-{tenant}", queue=name, tenant=tenant) for tenant in "abcdef"])
+        found: set[str] = set()
+        async with asyncio.timeout(PATIENCE_S):
+            while len(found) < 6:
+                taken = await broker.receive(name, limit=6, lease_ms=10_000, worker="w1", wait_ms=500)
+                found |= {each.message.id for each in taken}
+    finally:
+        await broker.close()
+
+    assert {f"m-{tenant}" for tenant in "abcdef"} == found
+
+
 # ------------------------------------------------------------------------------------------------- a backlog
 
 

@@ -36,6 +36,7 @@ class Tap:
         self._on_lost = on_lost
         self._unsettled: dict[int, None] = {}
         self._channel: Channel | None = None
+        self._numbered = 0
 
     async def open(self, link: Link) -> None:
         """Open the channel; nothing is pushed yet. Raises `ChannelLost`, `LinkLost`."""
@@ -46,8 +47,10 @@ class Tap:
     async def consume(self, queue: str, *, window: int) -> None:
         """Have so many of this queue pushed at a time."""
         assert self._channel is not None
+        # Of names that begin alike the numbers tell the consumers apart.
+        self._numbered += 1
         await self._channel.qos(window)
-        await self._channel.consume(queue, f"{TAG}{queue}"[:_MAX_TAG])
+        await self._channel.consume(queue, f"{TAG}{self._numbered}-{queue}"[:_MAX_TAG])
 
     def ack(self, tags: Iterable[int]) -> None:
         """These are done."""
